@@ -1,0 +1,1 @@
+"""What a stage is, and how DVC, MLflow and the command line see it."""

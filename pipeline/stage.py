@@ -1,0 +1,175 @@
+"""Declaration of a stage: what it reads, what it writes, which parameters it takes.
+
+A stage module holds one ``STAGE = Stage(...)``. Everything else (``dvc.yaml``, the
+schema pages, input checks, fingerprints) is derived from that declaration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from pipeline.io import Inputs, Outputs
+
+
+class StageParams(BaseModel):
+    """Base of every parameter block: frozen, no unknown keys, no defaults in code.
+
+    A stage that uses shared values declares a field ``base`` whose type is another
+    ``StageParams`` naming just the ``base.<key>`` values that it reads.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of a table; its unit is part of its name.
+
+    Args:
+        name: column name, with a unit suffix where the type carries none.
+        type: Arrow type name: ``int16``, ``int32``, ``int64``, ``float64``, ``bool``,
+            ``string`` (strings are stored dictionary-encoded).
+        description: meaning and range, for the schema page.
+        nullable: whether nulls may occur.
+    """
+
+    name: str
+    type: str
+    description: str
+    nullable: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A Parquet output with a documented schema."""
+
+    file: str
+    description: str
+    columns: tuple[Column, ...]
+
+
+@dataclass(frozen=True)
+class File:
+    """Any other single-file output: JSON, safetensors, HTML."""
+
+    file: str
+    description: str
+
+
+@dataclass(frozen=True)
+class Folder:
+    """An output folder whose files are not known beforehand (figures)."""
+
+    file: str
+    description: str
+
+
+Output = Table | File | Folder
+
+
+@dataclass(frozen=True)
+class FromStage:
+    """Input: a declared output of another stage."""
+
+    stage: str
+    output: str
+
+
+@dataclass(frozen=True)
+class FromParam:
+    """Input: a user's file or folder, named by a parameter (a templated DVC dep)."""
+
+    key: str
+
+
+@dataclass(frozen=True)
+class FromRepo:
+    """Input: a data file that is part of the repository."""
+
+    path: str
+
+
+@dataclass(frozen=True)
+class MetricsOf:
+    """Input: ``metrics.json`` of another stage."""
+
+    stage: str
+
+
+@dataclass(frozen=True)
+class MeasuredOf:
+    """Input: the ``measured/`` folder of another stage; only ``report`` may use it."""
+
+    stage: str
+
+
+Input = FromStage | FromParam | FromRepo | MetricsOf | MeasuredOf
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault found by ``check``: where, what value, what is allowed."""
+
+    where: str
+    value: object
+    allowed: str
+
+
+@dataclass(frozen=True)
+class Result:
+    """What ``run`` returns.
+
+    Args:
+        metrics: numbers and booleans, nested by name; identical for identical input.
+        measured: the same for anything that depends on wall time; written to
+            ``measured/metrics.json``.
+    """
+
+    metrics: Mapping[str, Any]
+    measured: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A DVC plot over a declared table: ``x`` and ``y`` are column names."""
+
+    output: str
+    x: str
+    y: str
+    title: str
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of the chain.
+
+    Args:
+        name: also the module name, the ``params.yaml`` block and the folder in ``outs/``.
+        title: one line, shown in lists and in the report.
+        params: parameter model of the block.
+        inputs: logical name to source.
+        outputs: logical name to file. All lie in ``outs/<name>/``.
+        run: the work. Reads only ``inputs``, writes only ``outputs``.
+        headline: dotted metric names shown after a run and on the parent MLflow run.
+        measured: whether the stage fills ``outs/<name>/measured/``
+            (``metrics.json`` always, more files through ``outputs.measured``).
+        plots: DVC plots.
+        check: further faults of parameters and user files, found without running.
+    """
+
+    name: str
+    title: str
+    params: type[StageParams]
+    inputs: Mapping[str, Input]
+    outputs: Mapping[str, Output]
+    run: Callable[[Any, Inputs, Outputs], Result]
+    headline: tuple[str, ...] = ()
+    measured: bool = False
+    plots: tuple[Plot, ...] = ()
+    check: Callable[[Any, Mapping[str, Path]], Iterable[Fault]] | None = None

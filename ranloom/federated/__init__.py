@@ -1,0 +1,1 @@
+"""Federated rounds whose updates are aggregated at the gNB."""

@@ -1,0 +1,1 @@
+"""Device cards, decode latency and roofline models, SM partitions."""

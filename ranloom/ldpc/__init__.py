@@ -1,0 +1,1 @@
+"""NR LDPC codes (38.212): base graphs, encoder, decoders."""

@@ -1,0 +1,1 @@
+"""Latency profiles and the (MCS, PRB, SM) lookup table made of them."""

@@ -1,0 +1,1 @@
+"""The uplink cell: slot loop, scheduler, HARQ, reservation controllers, KPIs."""

@@ -1,0 +1,1 @@
+"""3GPP NR facts: numerology and TDD, MCS tables, transport blocks, segmentation, BLER."""

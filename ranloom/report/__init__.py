@@ -1,0 +1,1 @@
+"""Tables and figures: published values beside reproduced ones."""

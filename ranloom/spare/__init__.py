@@ -1,0 +1,1 @@
+"""From an SM reservation to useful compute beside it."""

@@ -1,0 +1,1 @@
+"""What UEs offer and through which channel: packet arrivals and SINR."""

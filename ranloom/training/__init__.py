@@ -1,0 +1,1 @@
+"""Elastic multi-site training: ledger, rerouting, rebalancing, runtime, simulator."""

@@ -1,0 +1,1 @@
+"""Transfers, optical windows and the planner that chooses them."""
