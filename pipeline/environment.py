@@ -1,0 +1,25 @@
+"""Settings that keep the tools quiet: nothing of the project reaches the network by itself."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+SETTINGS = {
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DVC_NO_ANALYTICS": "true",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "GIT_PYTHON_REFRESH": "quiet",
+}
+
+
+def apply() -> None:
+    """Set them in this process (and thereby its children); call before importing a tool."""
+    os.environ.update(SETTINGS)
+
+
+def prefect_home(root: Path) -> Path:
+    """Where Prefect keeps its database for a workspace."""
+    return root / ".prefect"

@@ -1,0 +1,64 @@
+"""Which process owns a run, and whether it still lives."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, told apart from a later one with the same id by its start time.
+
+    Args:
+        host: host name.
+        pid: process id.
+        started: start time in seconds since the epoch, two decimals.
+    """
+
+    host: str
+    pid: int
+    started: str
+
+    @classmethod
+    def current(cls) -> Owner:
+        """This process."""
+        return cls(socket.gethostname(), os.getpid(), _started(psutil.Process()))
+
+    @classmethod
+    def from_tags(cls, tags: Mapping[str, str]) -> Owner | None:
+        """Owner noted in run tags; ``None`` where there is none."""
+        try:
+            return cls(
+                tags["ranloom.owner.host"],
+                int(tags["ranloom.owner.pid"]),
+                tags["ranloom.owner.started"],
+            )
+        except (KeyError, ValueError):
+            return None
+
+    def tags(self) -> dict[str, str]:
+        """Run tags that name this owner."""
+        return {
+            "ranloom.owner.host": self.host,
+            "ranloom.owner.pid": str(self.pid),
+            "ranloom.owner.started": self.started,
+        }
+
+    def is_dead(self) -> bool:
+        """Whether the process is known to be gone; on another host nobody can tell."""
+        if self.host != socket.gethostname():
+            return False
+        try:
+            process = psutil.Process(self.pid)
+            return _started(process) != self.started or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+
+def _started(process: psutil.Process) -> str:
+    return f"{process.create_time():.2f}"

@@ -1,0 +1,300 @@
+"""MLflow as a projection of DVC: runs are found by fingerprint, never by chance.
+
+A *stage run* belongs to one fingerprint, a *parent run* to one pipeline key. Whatever
+happens (forced re-runs, restored stages, experiments, a deleted store), the same
+execution maps to the same run, so nothing is logged twice and ``sync`` can rebuild the
+store from ``dvc.lock`` and the outs. MLflow holds no result of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from pipeline.fingerprint import (
+    Entry,
+    Pipeline,
+    fingerprint,
+    locked_entries,
+    locked_outs,
+    path_hash,
+    pipeline_key,
+)
+from pipeline.processes import Owner
+from pipeline.run_content import flatten, log_content, log_params
+from pipeline.store import Store
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+    from pipeline.stage import Stage
+
+T = TypeVar("T")
+_LIVE_FLUSH_S = 1.0
+
+
+@dataclass
+class LiveRun:
+    """Handle of a running stage; calling it streams one advisory live metric."""
+
+    store: Store | None = None
+    run_id: str | None = None
+    _finish: Callable[[], None] | None = None
+    _pending: list[tuple[str, float, int, int]] = field(default_factory=list)
+    _flushed_s: float = 0.0
+
+    def __call__(self, name: str, value: float, step: int) -> None:
+        """Stream ``live/<name>``; values are sent in batches about once a second."""
+        if self.store is None or self.run_id is None:
+            return
+        self._pending.append((f"live/{name}", value, int(time.time() * 1000), step))
+        if time.monotonic() - self._flushed_s > _LIVE_FLUSH_S:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is pending."""
+        if self.store is not None and self.run_id is not None and self._pending:
+            pending, self._pending = self._pending, []
+            _advisory(lambda: self.store.log_metrics(self.run_id, pending))  # type: ignore[union-attr,arg-type]
+        self._flushed_s = time.monotonic()
+
+    def finish(self) -> None:
+        """Log the finished stage from its outs; call it once they are in place."""
+        self.flush()
+        if self._finish is not None:
+            _advisory(self._finish)
+
+
+def enabled() -> bool:
+    """Whether runs are tracked: ``RANLOOM_TRACKING=off`` switches it off."""
+    return os.environ.get("RANLOOM_TRACKING", "on") != "off"
+
+
+@contextmanager
+def stage_run(root: Path, stages: Mapping[str, Stage], name: str) -> Iterator[LiveRun]:
+    """Project one execution of a stage, from its start to its end.
+
+    MLflow is advisory: a fault of the store is reported on stderr and costs no result.
+
+    Args:
+        root: workspace with ``dvc.yaml``.
+        stages: all declarations.
+        name: the stage that starts.
+    """
+    if not enabled():
+        yield LiveRun()
+        return
+    projection = _advisory(lambda: _Projection(root, stages))
+    run = _advisory(lambda: projection.start(name)) if projection is not None else None
+    if projection is None or run is None:
+        yield LiveRun()
+        return
+    store, run_id = projection.store, run.info.run_id
+    entry = projection.pipeline.live(name)
+    if run.info.status == "FINISHED":  # forced re-run of what is logged already
+        yield LiveRun(_finish=lambda: projection.close_parent("FINISHED"))
+        return
+    finished = False
+
+    def finish() -> None:
+        nonlocal finished
+        finished = True
+        projection.log_stage(run_id, name)
+        store.terminate(run_id, "FINISHED")
+        projection.update_parent(started={name: entry})
+        projection.close_parent("FINISHED")
+
+    live = LiveRun(store, run_id, finish)
+    try:
+        yield live
+    except BaseException as error:
+        live.flush()
+        status = "FAILED" if isinstance(error, Exception) else "KILLED"
+        reason = f"{type(error).__name__}: {error}"
+        _advisory(lambda: store.fail(run_id, status, reason))
+        _advisory(lambda: projection.close_parent(status))
+        raise
+    if not finished:
+        _advisory(lambda: store.terminate(run_id, "FAILED"))
+
+
+@dataclass(frozen=True)
+class SyncReport:
+    """What ``sync`` did.
+
+    Args:
+        created: stages whose run was made from ``dvc.lock`` and the outs.
+        present: stages whose run was there already.
+        skipped: stage to reason, for stages that could not be projected.
+        killed: ids of runs whose process had died.
+        parent: id of the parent run, if all stages are in ``dvc.lock``.
+    """
+
+    created: tuple[str, ...]
+    present: tuple[str, ...]
+    skipped: Mapping[str, str]
+    killed: tuple[str, ...]
+    parent: str | None
+
+
+def sync(root: Path, stages: Mapping[str, Stage]) -> SyncReport:
+    """Bring the store in line with ``dvc.lock`` and the outs of a workspace."""
+    return _Projection(root, stages).sync()
+
+
+class _Projection:
+    """The runs of one workspace in the store."""
+
+    def __init__(self, root: Path, stages: Mapping[str, Stage]) -> None:
+        self.root = root
+        self.stages = stages
+        self.pipeline = Pipeline(root)
+        self.store = Store.open(root)
+        self.parent: Run | None = None
+
+    def start(self, name: str) -> Run:
+        """Get or create the parent by key and the stage's run by fingerprint."""
+        entry = self.pipeline.live(name)
+        key = self.pipeline.key()
+        with self.store.lock():
+            self.store.settle_dead()
+            self.parent = self.store.parent(key, self._parent_tags(), reopen=True)
+            run = self.store.stage_run(fingerprint(entry))
+            if run is None:
+                run = self._create(name, entry, self.parent)
+                log_params(self.store, run.info.run_id, entry)
+        return run
+
+    def sync(self) -> SyncReport:
+        locked = locked_entries(self.root)
+        created, present, skipped = [], [], {}
+        parent: Run | None = None
+        with self.store.lock():
+            killed = self.store.settle_dead()
+            if set(self.stages) <= set(locked):
+                key = pipeline_key({n: locked[n] for n in self.stages}, self.pipeline.outs)
+                parent = self.store.parent(key, self._parent_tags(), reopen=False)
+                self.parent = parent
+            for name in self.stages:
+                if name not in locked:
+                    skipped[name] = "not in dvc.lock: it has not run"
+                    continue
+                run = self.store.stage_run(fingerprint(locked[name]))
+                if run is not None and run.info.status == "FINISHED":
+                    present.append(name)
+                    continue
+                if stale := self._stale_out(name):
+                    skipped[name] = stale
+                    continue
+                if run is None:
+                    run = self._create(name, locked[name], parent)
+                    log_params(self.store, run.info.run_id, locked[name])
+                self.log_stage(run.info.run_id, name)
+                self.store.terminate(run.info.run_id, "FINISHED")
+                created.append(name)
+        if parent is not None:
+            self.update_parent(started={})
+            self.store.close_parent(parent.info.run_id, "FINISHED")
+        return SyncReport(
+            tuple(created),
+            tuple(present),
+            skipped,
+            tuple(killed),
+            parent.info.run_id if parent is not None else None,
+        )
+
+    def log_stage(self, run_id: str, name: str) -> None:
+        """Log metrics, series, figures and tables of a stage from its outs."""
+        log_content(self.store, run_id, self.stages[name], self.root)
+
+    def update_parent(self, started: Mapping[str, Entry]) -> None:
+        """Show on the parent the runs and headline metrics of every up-to-date stage.
+
+        Args:
+            started: stages that just ran (not yet in ``dvc.lock``) with their live entries.
+        """
+        if self.parent is None:
+            return
+        locked = {**locked_entries(self.root), **started}
+        parent_id = self.parent.info.run_id
+        for name, stage in self.stages.items():
+            entry = locked.get(name)
+            if entry is None or not self._is_current(name, entry, name in started):
+                continue
+            run = self.store.stage_run(fingerprint(entry))
+            if run is None:
+                continue
+            self.store.tag(parent_id, f"ranloom.run.{name}", run.info.run_id)
+            metrics = flatten(_read_json(self.root / "outs" / name / "metrics.json"))
+            headline = {k: metrics[k] for k in stage.headline if k in metrics}
+            self.store.log_latest(parent_id, {f"{name}.{k}": v for k, v in headline.items()})
+
+    def close_parent(self, status: str) -> None:
+        """End the parent unless another of its stages is still running."""
+        if self.parent is not None:
+            self.store.close_parent(self.parent.info.run_id, status)
+
+    def _create(self, name: str, entry: Entry, parent: Run | None) -> Run:
+        tags = {
+            "ranloom.kind": "stage",
+            "ranloom.stage": name,
+            "ranloom.fingerprint": fingerprint(entry),
+            **Owner.current().tags(),
+            **_git_tags(self.root),
+        }
+        if parent is not None:
+            tags["mlflow.parentRunId"] = parent.info.run_id
+        return self.store.create(name, tags)
+
+    def _parent_tags(self) -> dict[str, str]:
+        return {"ranloom.workspace": str(self.root), **_git_tags(self.root)}
+
+    def _is_current(self, name: str, entry: Entry, just_ran: bool) -> bool:
+        if just_ran:
+            return True
+        try:
+            return fingerprint(self.pipeline.live(name)) == fingerprint(entry)
+        except FileNotFoundError:
+            return False
+
+    def _stale_out(self, name: str) -> str | None:
+        for path, md5 in locked_outs(self.root, name).items():
+            out = self.root / path
+            if not out.exists():
+                return f"{path} is missing: run `dvc checkout` or `dvc pull` first"
+            if path_hash(out) != md5:
+                return f"{path} differs from dvc.lock: run `dvc repro` or `dvc checkout` first"
+        return None
+
+
+def _git_tags(root: Path) -> dict[str, str]:
+    def git(*args: str) -> str:
+        done = subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=False)
+        return done.stdout.strip() if done.returncode == 0 else ""
+
+    # What the chain itself writes (lock, committed metrics) does not make a tree dirty.
+    changed = git("status", "--porcelain", "--", ".", ":!dvc.lock", ":!outs")
+    return {
+        "mlflow.source.git.commit": git("rev-parse", "HEAD"),
+        "ranloom.git.dirty": str(bool(changed)).lower(),
+    }
+
+
+def _read_json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def _advisory(action: Callable[[], T]) -> T | None:
+    try:
+        return action()
+    except Exception as error:
+        print(f"MLflow: {type(error).__name__}: {error} (results are kept)", file=sys.stderr)
+        return None
