@@ -1,0 +1,109 @@
+"""One-process training, the oracle for every distributed run.
+
+The oracle is told only the *numbers* of the micro-batches that each step merged. Which samples
+these are it works out from the seed; the gradients come from the uncut model and autograd, the
+mean and the clipping from torch's own functions. It shares the model and the data with the
+runtime, and nothing of its protocol, reduction or update code.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ranloom.training.data import Corpus, SampleOrder
+from ranloom.training.opt_model import ModelConfig, OptStage
+from ranloom.training.optimizer import OptimizerConfig, make_optimizer
+
+
+@dataclass(frozen=True)
+class ReferenceRun:
+    """What one-process training gave.
+
+    Args:
+        weights: final parameters by name.
+        losses: mean loss per sample of each step, before its update.
+    """
+
+    weights: dict[str, Tensor]
+    losses: list[float]
+
+
+def train_reference(
+    model: ModelConfig,
+    optimizer: OptimizerConfig,
+    corpus: Corpus,
+    order: SampleOrder,
+    merged: Mapping[int, Sequence[int]],
+    seed: int,
+) -> ReferenceRun:
+    """Train the whole model in this process on the given composition of steps.
+
+    Args:
+        model: shape of the decoder.
+        optimizer: update rule.
+        corpus: the text.
+        order: names the samples of a micro-batch.
+        merged: step to the numbers of the micro-batches that it merged, in order of the steps.
+        seed: of initial values and dropout.
+    """
+    module = OptStage(model, 0, model.layers, seed)
+    parameters = list(module.parameters())
+    torch_optimizer = make_optimizer(optimizer, module)
+    losses = []
+    for step, micro_batches in sorted(merged.items()):
+        total = 0.0
+        samples = 0
+        for micro_batch in micro_batches:
+            batch = corpus.micro_batch(order.sample_ids(micro_batch), step)
+            loss = module(None, batch).sum()
+            loss.backward()
+            total += float(loss.detach())
+            samples += len(batch.sample_ids)
+        for parameter in parameters:
+            if parameter.grad is not None:
+                parameter.grad /= samples
+        if optimizer.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(parameters, optimizer.clip_norm, foreach=False)
+        for group in torch_optimizer.param_groups:
+            group["lr"] = optimizer.step_learning_rate(samples)
+        torch_optimizer.step()
+        torch_optimizer.zero_grad(set_to_none=True)
+        losses.append(total / samples)
+    weights = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    return ReferenceRun(weights, losses)
+
+
+def weights_relative_error(weights: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> float:
+    """Norm of the difference over the norm of the reference, over all parameters together.
+
+    Raises:
+        ValueError: the two do not hold the same names.
+    """
+    if weights.keys() != reference.keys():
+        raise ValueError(f"parameters differ: {sorted(weights.keys() ^ reference.keys())}")
+    difference = sum(
+        float((weights[name].double() - reference[name].double()).square().sum())
+        for name in sorted(reference)
+    )
+    norm = sum(float(reference[name].double().square().sum()) for name in sorted(reference))
+    return float((difference / norm) ** 0.5)
+
+
+def count_lost_and_doubled(
+    expected: Iterable[int], merged: Iterable[Iterable[int]]
+) -> tuple[int, int]:
+    """How many of the expected keys were never merged, and how many merges were one too many.
+
+    Args:
+        expected: keys that a run had to merge once each.
+        merged: keys of each step.
+    """
+    counts = Counter(key for step in merged for key in step)
+    lost = sum(1 for key in expected if counts[key] == 0)
+    doubled = sum(count - 1 for count in counts.values() if count > 1)
+    return lost, doubled
