@@ -26,7 +26,7 @@ def numerology(scs_khz: int) -> int:
 
 def slot_us(scs_khz: int) -> float:
     """Slot duration in microseconds: 1000 us at 15 kHz, halved per doubling of the spacing."""
-    return 1000.0 / 2 ** numerology(scs_khz)
+    return 1000.0 / float(1 << numerology(scs_khz))
 
 
 @dataclass(frozen=True)
