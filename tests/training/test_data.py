@@ -73,7 +73,7 @@ def test_every_epoch_holds_every_sample_once(samples):
     order = SampleOrder(seed=3, samples=samples, micro_batch_samples=4)
     epochs = 4
     drawn = [i for m in range(samples * epochs // 4) for i in order.sample_ids(m)]
-    assert Counter(drawn) == {sample: epochs for sample in range(samples)}
+    assert Counter(drawn) == dict.fromkeys(range(samples), epochs)
     assert drawn[:samples] != drawn[samples : 2 * samples]
     assert order.sample_ids(5) == tuple(drawn[20:24])
 
