@@ -14,6 +14,8 @@ SETTINGS = {
     "GIT_PYTHON_REFRESH": "quiet",
 }
 
+_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
 
 def apply() -> None:
     """Set them in this process (and thereby its children); call before importing a tool."""
@@ -23,3 +25,12 @@ def apply() -> None:
 def prefect_home(root: Path) -> Path:
     """Where Prefect keeps its database for a workspace."""
     return root / ".prefect"
+
+
+def single_threaded() -> None:
+    """One thread for BLAS and OpenMP: sums must not depend on the number of cores.
+
+    Must run before NumPy or torch is imported.
+    """
+    os.environ.update(dict.fromkeys(_THREADS, "1"))
+    os.environ["MPLBACKEND"] = "Agg"

@@ -9,9 +9,13 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
 import pyarrow.parquet as pq
 
-from pipeline.stage import File, Folder, Output, Stage, Table
+from pipeline.stage import File, Folder, Output, Plot, Stage, Table
+
+_PLOT_ROWS = 5000
 
 _ARROW = {
     "bool": pa.bool_(),
@@ -42,7 +46,7 @@ class Inputs:
 
     def table(self, name: str) -> pa.Table:
         """An input table; string columns come back dictionary-encoded."""
-        return pq.read_table(self._paths[name])
+        return pq.read_table(self._paths[name], partitioning=None)
 
     def columns(self, name: str) -> dict[str, np.ndarray]:
         """An input table as NumPy columns; strings as object arrays."""
@@ -147,3 +151,31 @@ class Outputs:
         """Stream one advisory value while the stage runs."""
         if self._live is not None:
             self._live(name, float(value), int(step))
+
+
+def write_plots(stage: Stage, folder: Path) -> None:
+    """Write the columns of every declared plot as CSV, long tables thinned out evenly.
+
+    Args:
+        stage: the declaration.
+        folder: folder with the stage's tables; the plots go to its ``plots/``.
+    """
+    for plot in stage.plots:
+        path = folder / plot_file(plot)
+        path.parent.mkdir(exist_ok=True)
+        output = stage.outputs[plot.output]
+        table = pq.read_table(
+            folder / output.file,
+            columns=list({plot.x: 0, plot.y: 0, **plot.where}),
+            partitioning=None,
+        )
+        for column, value in plot.where.items():
+            table = table.filter(pc.equal(table[column], value))
+        stride = max(1, -(-table.num_rows // _PLOT_ROWS))
+        table = table.take(list(range(0, table.num_rows, stride)))
+        pyarrow.csv.write_csv(table.select([plot.x, plot.y]), path)
+
+
+def plot_file(plot: Plot) -> str:
+    """File of a plot, relative to the stage's outputs."""
+    return f"plots/{plot.name}.csv"

@@ -24,7 +24,7 @@ class StageParams(BaseModel):
     ``StageParams`` naming just the ``base.<key>`` values that it reads.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,16 @@ class MeasuredOf:
 Input = FromStage | FromParam | FromRepo | MetricsOf | MeasuredOf
 
 
+class Remark(str):
+    """Stands in a :class:`Fault` for a value that there is not; shown without quotes."""
+
+    __slots__ = ()
+
+
+ABSENT = Remark("missing")
+UNKNOWN = Remark("unknown key")
+
+
 @dataclass(frozen=True)
 class Fault:
     """One fault found by ``check``: where, what value, what is allowed."""
@@ -119,6 +129,15 @@ class Fault:
     where: str
     value: object
     allowed: str
+
+    def line(self) -> str:
+        """The fault in one line, worded like the library's own input errors."""
+        if isinstance(self.value, Remark):
+            return f"{self.where}: {self.value}; {self.allowed}"
+        shown = repr(self.value)
+        if len(shown) > 80:
+            shown = shown[:77] + "..."
+        return f"{self.where}: {shown} is not usable; {self.allowed}"
 
 
 @dataclass(frozen=True)
@@ -137,12 +156,30 @@ class Result:
 
 @dataclass(frozen=True)
 class Plot:
-    """A DVC plot over a declared table: ``x`` and ``y`` are column names."""
+    """A DVC plot over a declared table.
+
+    DVC cannot plot Parquet: the runner writes the two columns to
+    ``outs/<stage>/plots/<name>.csv``.
+
+    Args:
+        output: logical name of the table.
+        x: column of the abscissa.
+        y: column of the ordinate.
+        title: title of the plot.
+        where: column name to the value that a row must have, to pick one series.
+    """
 
     output: str
     x: str
     y: str
     title: str
+    where: Mapping[str, str | int] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """File name stem, unique within the stage."""
+        picked = [str(value) for value in self.where.values()]
+        return "-".join([self.output, *picked, self.y, "by", self.x])
 
 
 @dataclass(frozen=True)
