@@ -1,0 +1,57 @@
+"""What the layers of a model cost: the plain numbers that placement and prediction need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ranloom.training.layout import Layout
+
+
+@dataclass(frozen=True)
+class LayerCosts:
+    """Costs of one micro-batch, by decoder layer. Embedding and head count to the first and last.
+
+    Args:
+        forward_flop: floating-point operations of a forward pass [L].
+        backward_flop: of a backward pass with kept activations [L].
+        state_bytes: parameters, gradient and optimizer state [L].
+        gradient_bytes: gradient as it is held and reduced [L].
+        activation_bytes: activations kept for the backward pass of one micro-batch [L].
+        boundary_bytes: output of one layer, sent to the next stage.
+    """
+
+    forward_flop: np.ndarray
+    backward_flop: np.ndarray
+    state_bytes: np.ndarray
+    gradient_bytes: np.ndarray
+    activation_bytes: np.ndarray
+    boundary_bytes: float
+
+    @property
+    def layers(self) -> int:
+        """Decoder layers L."""
+        return len(self.forward_flop)
+
+    def stage_flop(self, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+        """Forward and backward work of each stage [P], [P].
+
+        The last stage has no forward task of its own: its backward work includes it.
+        """
+        forward = _stage_sums(self.forward_flop, layout)
+        backward = _stage_sums(self.backward_flop, layout)
+        backward[-1] += forward[-1]
+        forward[-1] = 0.0
+        return forward, backward
+
+    def stage_bytes(self, layout: Layout, window: int) -> np.ndarray:
+        """Memory that a holder of each stage needs: state, held gradients, kept activations [P]."""
+        state = _stage_sums(self.state_bytes, layout)
+        held = _stage_sums(self.gradient_bytes, layout)
+        activations = _stage_sums(self.activation_bytes, layout) + 2.0 * self.boundary_bytes
+        return state + window * (held + activations)
+
+
+def _stage_sums(values: np.ndarray, layout: Layout) -> np.ndarray:
+    return np.add.reduceat(values.astype(np.float64), np.asarray(layout.boundaries[:-1]))
