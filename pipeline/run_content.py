@@ -51,11 +51,11 @@ def log_params(store: Store, run_id: str, entry: Entry) -> None:
 def log_content(store: Store, run_id: str, stage: Stage, root: Path) -> None:
     """Log the outs of a finished stage: metrics, series by batch, tables and figures."""
     folder = root / "outs" / stage.name
-    for file in ("metrics.json", "measured/metrics.json"):
-        if (folder / file).exists():
-            metrics = flatten(json.loads((folder / file).read_text(encoding="utf-8")))
-            store.log_latest(run_id, metrics)
-            store.client.log_artifact(run_id, str(folder / file), str(Path(file).parent))
+    for subfolder in (None, "measured"):
+        file = folder / (subfolder or "") / "metrics.json"
+        if file.exists():
+            store.log_latest(run_id, flatten(json.loads(file.read_text(encoding="utf-8"))))
+            store.client.log_artifact(run_id, str(file), subfolder)
     for output in stage.outputs.values():
         path = folder / output.file
         if isinstance(output, Folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import time
@@ -60,6 +61,8 @@ class Store:
         """
         environment.apply()
         from mlflow import MlflowClient  # 1.4 s: only where runs are tracked
+
+        logging.getLogger("mlflow.store").setLevel(logging.WARNING)
 
         folder = store_folder(root)
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,115 @@
+"""A toy project under git and DVC, and a template store (making one takes 2 s)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from pipeline.store import Store
+from tests.pipeline import toy_chain
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Toy:
+    """The toy project: its folder, its DVC commands, its store."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.env = {
+            k: v for k, v in os.environ.items() if k not in ("RANLOOM_STORE", "RANLOOM_TRACKING")
+        }
+        self.env["PYTHONPATH"] = str(ROOT)
+        self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+        for who in ("AUTHOR", "COMMITTER"):
+            self.env[f"GIT_{who}_NAME"] = "toy"
+            self.env[f"GIT_{who}_EMAIL"] = "toy@example.org"
+
+    def run(self, *command: str, check: bool = True, **env: str) -> subprocess.CompletedProcess:
+        """Run a command in the project."""
+        done = subprocess.run(
+            command,
+            cwd=self.root,
+            env={**self.env, **env},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if check and done.returncode:
+            raise AssertionError(f"{command}: {done.returncode}\n{done.stdout}\n{done.stderr}")
+        return done
+
+    def dvc(self, *args: str, check: bool = True, **env: str) -> subprocess.CompletedProcess:
+        """Run a DVC command."""
+        return self.run(sys.executable, "-m", "dvc", *args, check=check, **env)
+
+    def repro(self, *args: str, check: bool = True) -> subprocess.CompletedProcess:
+        """Rebuild."""
+        return self.dvc("repro", *args, check=check)
+
+    def commit(self) -> None:
+        """Commit everything to git."""
+        self.run("git", "add", "-A")
+        self.run("git", "commit", "-qm", "state", check=False)
+
+    def set_param(self, key: str, value: Any) -> None:
+        """Change one parameter."""
+        yaml = YAML(typ="safe", pure=True)
+        path = self.root / "params.yaml"
+        tree = yaml.load(path)
+        *parents, last = key.split(".")
+        node = tree
+        for part in parents:
+            node = node[part]
+        node[last] = value
+        yaml.dump(tree, path)
+
+    def store(self) -> Store:
+        """The project's store."""
+        return Store.open(self.root)
+
+    def runs(self, kind: str) -> list[Any]:
+        """All runs of a kind (``stage`` or ``pipeline``), newest first."""
+        store = self.store()
+        return list(
+            store.client.search_runs([store.experiment_id], f"tags.`ranloom.kind` = '{kind}'")
+        )
+
+
+@pytest.fixture(scope="session")
+def toy_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy project that has not run yet."""
+    toy = Toy(tmp_path_factory.mktemp("template") / "toy")
+    toy.root.mkdir()
+    shutil.copy(toy_chain.__file__, toy.root / "toy_chain.py")
+    (toy.root / "dvc.yaml").write_text(toy_chain.DVC_YAML)
+    (toy.root / "params.yaml").write_text(toy_chain.PARAMS_YAML)
+    (toy.root / "data").mkdir()
+    (toy.root / "data" / "in.csv").write_text("1\n")
+    for name in toy_chain.STAGES:
+        (toy.root / "outs" / name).mkdir(parents=True)
+        (toy.root / "outs" / name / ".gitignore").write_text("*.parquet\n")
+    (toy.root / ".gitignore").write_text("mlruns/\n__pycache__/\n")
+    (toy.root / ".dvcignore").write_text("__pycache__\n")
+    toy.run("git", "init", "-q", "-b", "main")
+    toy.dvc("init", "-q")
+    toy.dvc("config", "core.analytics", "false")
+    toy.commit()
+    return toy.root
+
+
+@pytest.fixture
+def toy(toy_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    """A fresh toy project with an empty store."""
+    for name in ("RANLOOM_STORE", "RANLOOM_TRACKING"):
+        monkeypatch.delenv(name, raising=False)
+    root = tmp_path / "toy"
+    shutil.copytree(toy_template, root)
+    return Toy(root)

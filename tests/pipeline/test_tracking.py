@@ -1,0 +1,192 @@
+"""MLflow shows what DVC did, once, whatever happened in between."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from pipeline.fingerprint import Pipeline, fingerprint
+from pipeline.store import store_folder
+from tests.pipeline.conftest import Toy
+
+
+def sync(toy) -> dict:
+    # In a process of its own: MLflow keeps a connection to each store that a process used.
+    return json.loads(toy.run(sys.executable, "toy_chain.py", "sync").stdout)
+
+
+def metrics_by_fingerprint(runs) -> dict[str, dict[str, float]]:
+    return {
+        r.data.tags["ranloom.fingerprint"]: {
+            k: v for k, v in r.data.metrics.items() if not k.startswith("live/")
+        }
+        for r in runs
+    }
+
+
+def by_stage(runs) -> Counter:
+    return Counter((r.data.tags["ranloom.stage"], r.info.status) for r in runs)
+
+
+def test_repro_force_and_reverted_params(toy) -> None:
+    """A run for each execution, none twice; the parent carries all stages."""
+    toy.repro()
+    first = by_stage(toy.runs("stage"))
+    assert first == {("make", "FINISHED"): 1, ("sum", "FINISHED"): 1}
+    (parent,) = toy.runs("pipeline")
+    assert parent.info.status == "FINISHED"
+    assert parent.data.metrics == {"make.total": 0.01, "sum.total": pytest.approx(20.0 / 20 * 6)}
+
+    ids = {r.data.tags["ranloom.stage"]: r.info.run_id for r in toy.runs("stage")}
+    for name, run_id in ids.items():
+        assert parent.data.tags[f"ranloom.run.{name}"] == run_id
+    run = next(r for r in toy.runs("stage") if r.info.run_id == ids["make"])
+    assert run.data.tags["ranloom.fingerprint"] == fingerprint(Pipeline(toy.root).live("make"))
+    assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert len(run.data.tags["mlflow.source.git.commit"]) == 40
+    assert run.data.tags["ranloom.git.dirty"] == "false"
+    assert run.data.params["make.nested.list"] == "[1, 2.5]"
+    assert run.data.metrics["nested.ok"] == 1.0
+    assert run.data.metrics["live/progress"] == 0.5
+    client = toy.store().client
+    history = client.get_metric_history(run.info.run_id, "series/series/value_ms")
+    assert [(m.step, m.value) for m in history] == [(i, i * 1e-3) for i in range(5)]
+    artifacts = {a.path for a in client.list_artifacts(run.info.run_id)}
+    assert {"params.json", "deps.json", "series.parquet", "metrics.json", "preview"} <= artifacts
+
+    toy.repro("-f")
+    assert by_stage(toy.runs("stage")) == first
+    assert len(client.get_metric_history(run.info.run_id, "series/series/value_ms")) == 5
+
+    toy.set_param("sum.factor", 3.0)
+    toy.repro()
+    changed = toy.runs("pipeline")
+    assert len(changed) == 2
+    newest = next(p for p in changed if p.info.run_id != parent.info.run_id)
+    # The unchanged stage did not run again; its run and headline still stand on the new parent.
+    assert newest.data.tags["ranloom.run.make"] == ids["make"]
+    assert set(newest.data.metrics) == {"make.total", "sum.total"}
+    assert by_stage(toy.runs("stage"))[("sum", "FINISHED")] == 2
+
+    toy.set_param("sum.factor", 2.0)
+    toy.repro("-f")
+    assert by_stage(toy.runs("stage")) == {("make", "FINISHED"): 1, ("sum", "FINISHED"): 2}
+    assert {p.info.status for p in toy.runs("pipeline")} == {"FINISHED"}
+
+
+def test_killed_and_failed_stage(toy) -> None:
+    """SIGKILL leaves a run that the next start marks; a fault is told in the run."""
+    toy.set_param("sum.behave", "die")
+    assert toy.repro(check=False).returncode != 0
+    assert by_stage(toy.runs("stage"))[("sum", "RUNNING")] == 1
+    assert [p.info.status for p in toy.runs("pipeline")] == ["RUNNING"]
+    toy.set_param("sum.behave", "fail")
+    assert toy.repro(check=False).returncode != 0
+    runs = toy.runs("stage")
+    assert by_stage(runs) == {
+        ("make", "FINISHED"): 1,
+        ("sum", "KILLED"): 1,
+        ("sum", "FAILED"): 1,
+    }
+    failed = next(r for r in runs if r.info.status == "FAILED")
+    assert failed.data.tags["ranloom.error"] == "ValueError: behaves badly"
+    assert Counter(p.info.status for p in toy.runs("pipeline")) == {"KILLED": 1, "FAILED": 1}
+    # The same attempt again: a failed execution is tried anew, in a run of its own.
+    toy.repro(check=False)
+    assert by_stage(toy.runs("stage"))[("sum", "FAILED")] == 2
+
+
+def test_sync_rebuilds_a_deleted_store(toy, tmp_path: Path) -> None:
+    toy.repro()
+    (tmp_path / "old").mkdir()
+    shutil.move(toy.root / "mlruns", tmp_path / "old" / "mlruns")
+    report = sync(toy)
+    assert set(report["created"]) == {"make", "sum"}
+    again = sync(toy)
+    assert again["created"] == []
+    assert set(again["present"]) == {"make", "sum"}
+    before = Toy(tmp_path / "old").runs("stage")
+    rebuilt = toy.runs("stage")
+    assert len(rebuilt) == 2
+    # Live metrics are advisory: they are gone with the store.
+    assert metrics_by_fingerprint(rebuilt) == metrics_by_fingerprint(before)
+    (parent,) = toy.runs("pipeline")
+    assert parent.info.run_id == report["parent"]
+    assert set(parent.data.metrics) == {"make.total", "sum.total"}
+
+    # A changed out is not what dvc.lock speaks of: it is not logged under its name.
+    toy.set_param("sum.factor", 9.0)
+    toy.dvc("repro", RANLOOM_TRACKING="off")
+    (toy.root / "outs" / "sum" / "metrics.json").write_text('{"total": 1}')
+    report = sync(toy)
+    assert report["present"] == ["make"]
+    assert "differs from dvc.lock" in report["skipped"]["sum"]
+
+
+def test_clone_with_pulled_outs(toy, tmp_path: Path) -> None:
+    """Push to a DVC remote, clone, pull: one command gives the clone its runs."""
+    toy.repro()
+    toy.dvc("remote", "add", "-d", "backup", str(tmp_path / "remote"))
+    toy.dvc("push")
+    toy.commit()
+    toy.run("git", "clone", "-q", str(toy.root), str(tmp_path / "clone"))
+    clone = Toy(tmp_path / "clone")
+    assert "outs/make/series.parquet is missing" in sync(clone)["skipped"]["make"]
+    clone.dvc("pull")
+    assert set(sync(clone)["created"]) == {"make", "sum"}
+    assert "up to date" in clone.repro().stdout
+    assert metrics_by_fingerprint(clone.runs("stage")) == metrics_by_fingerprint(toy.runs("stage"))
+
+
+def test_experiments_land_in_the_same_store(toy) -> None:
+    """`exp run`, `--temp` and two queued experiments: one parent each, in this store."""
+    toy.repro()
+    toy.commit()
+    toy.dvc("exp", "run", "-S", "sum.factor=3")
+    toy.dvc("exp", "run", "--temp", "-S", "sum.factor=4")
+    for factor in (5, 6):
+        toy.dvc("exp", "run", "--queue", "-S", f"sum.factor={factor}")
+    toy.dvc("exp", "run", "--run-all", "--jobs", "2")
+    runs = [r for r in toy.runs("stage") if r.data.tags["ranloom.stage"] == "sum"]
+    assert sorted(float(r.data.params["sum.factor"]) for r in runs) == [2.0, 3.0, 4.0, 5.0, 6.0]
+    assert {r.info.status for r in toy.runs("stage")} == {"FINISHED"}
+    assert len(toy.runs("pipeline")) == 5
+
+
+def test_eight_processes_make_one_store(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from pipeline.store import Store\n"
+        "s = Store.open(Path(sys.argv[1])); s.create('r', {'ranloom.kind': 'stage'})"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stderr=subprocess.PIPE)
+        for _ in range(8)
+    ]
+    outcomes = [(p.wait(), p.stderr.read().decode()) for p in started if p.stderr]
+    assert [rc for rc, _ in outcomes] == [0] * 8, outcomes
+    from pipeline.store import Store
+
+    store = Store.open(tmp_path)
+    assert len(store.client.search_runs([store.experiment_id])) == 8
+
+
+def test_store_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANLOOM_STORE", raising=False)
+    assert store_folder(tmp_path) == tmp_path / "mlruns"
+    assert store_folder(tmp_path / ".dvc" / "tmp" / "exps" / "x1") == tmp_path / "mlruns"
+    monkeypatch.setenv("RANLOOM_STORE", str(tmp_path / "s"))
+    assert store_folder(tmp_path) == tmp_path / "s"
+
+
+def test_a_broken_store_costs_no_result(toy) -> None:
+    (toy.root / "mlruns").mkdir()
+    (toy.root / "mlruns" / "mlflow.db").write_text("this is no database")
+    done = toy.repro()
+    assert "results are kept" in done.stderr
+    assert (toy.root / "outs" / "sum" / "series.parquet").exists()
