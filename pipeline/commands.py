@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
-from pipeline import environment, process
+from pipeline import environment, lifetime
 from pipeline.registry import Registry, discover
 
 USAGE = """\
@@ -65,8 +65,8 @@ def _run_stage(root: Path, registry: Registry, name: str, input_error: type[Exce
     from pipeline import runner
 
     if "DVC_STAGE" in os.environ:  # started by hand, a stage may outlive the shell
-        process.die_with_parent()
-    process.exit_on_terminate()
+        lifetime.die_with_parent()
+    lifetime.exit_on_terminate()
     try:
         return runner.run(root, registry, name, input_error)
     except KeyboardInterrupt:

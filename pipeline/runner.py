@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pipeline import documents, params, process
+import psutil
+
+from pipeline import documents, params
 from pipeline.registry import MEASURED, METRICS, OUTS, PLOTS, Registry, location
 from pipeline.stage import ABSENT, Fault, Folder, FromParam, FromRepo, Input, Stage, StageParams
 
@@ -159,7 +161,7 @@ def orphans(root: Path) -> list[Path]:
     """Work folders whose process is gone."""
     partial = root / OUTS / PARTIAL
     folders = sorted(partial.iterdir()) if partial.is_dir() else []
-    return [f for f in folders if not process.is_alive(int(f.name.rpartition(".")[2]))]
+    return [f for f in folders if not psutil.pid_exists(int(f.name.rpartition(".")[2]))]
 
 
 def _move_into_place(stage: Stage, work: Path, target: Path) -> None:

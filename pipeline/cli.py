@@ -1,0 +1,172 @@
+"""The ``ranloom`` command: run the chain, sync MLflow, check, examine."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from pipeline import dvc, environment, params, runner, workspace
+from pipeline.check import check
+from pipeline.documents import flattened
+from pipeline.registry import MEASURED, METRICS, OUTS, Registry, discover
+from pipeline.store import store_folder
+
+_LEVELS = {"ok": "green", "note": "yellow", "fault": "red"}
+
+
+def main(root: Path, package: ModuleType, input_error: type[Exception]) -> None:
+    """Run the command line.
+
+    Args:
+        root: root of the repository.
+        package: package that holds the stage modules.
+        input_error: what the library raises on bad input.
+    """
+    environment.apply()
+    application(root, discover(package), input_error)()
+
+
+def application(root: Path, registry: Registry, input_error: type[Exception]) -> typer.Typer:
+    """The command line over a repository."""
+    app = typer.Typer(
+        name="ranloom",
+        help="AI-RAN compute sharing: run the chain and look after it.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+
+    @app.command()
+    def run(
+        stages: Annotated[
+            list[str] | None, typer.Argument(help="stages to bring up to date; all by default")
+        ] = None,
+        preset: Annotated[
+            str | None, typer.Option(help="overlay presets/NAME.yaml, in .ranloom/NAME")
+        ] = None,
+        force: Annotated[bool, typer.Option(help="run also what is up to date")] = False,
+    ) -> None:
+        """Check, rebuild what is not up to date, show the headline numbers."""
+        unknown = [name for name in stages or () if name not in registry]
+        if unknown:
+            _refuse(
+                [f"stage: {name!r} is not usable; known: {', '.join(registry)}" for name in unknown]
+            )
+        arguments = [*(["--force"] if force else []), *(stages or ())]
+        raise typer.Exit(_run(root, registry, input_error, preset, arguments))
+
+    @app.command()
+    def sync() -> None:
+        """Bring the MLflow store in line with dvc.lock and the outputs."""
+        from pipeline import tracking
+
+        report = tracking.sync(root, registry)
+        for name in report.created:
+            print(f"{name}: run made")
+        for name in report.present:
+            print(f"{name}: run present")
+        for name, reason in report.skipped.items():
+            print(f"{name}: skipped, {reason}")
+        raise typer.Exit(1 if report.skipped else 0)
+
+    @app.command(name="check")
+    def check_command() -> None:
+        """Validate parameters, user files and declarations; one line a fault, exit code 2."""
+        _refuse(check(root, registry, input_error))
+        print(f"{len(registry)} stages checked: parameters, files and declarations are in order")
+
+    @app.command()
+    def doctor() -> None:
+        """Look for what is missing, stale or broken; exit code 1 if anything is."""
+        from pipeline.doctor import examine
+
+        findings = examine(root, registry, input_error)
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for finding in findings:
+            table.add_row(
+                Text(finding.level, style=_LEVELS[finding.level]), finding.subject, finding.detail
+            )
+        Console(soft_wrap=True).print(table)
+        raise typer.Exit(1 if any(finding.level == "fault" for finding in findings) else 0)
+
+    return app
+
+
+def _run(
+    root: Path,
+    registry: Registry,
+    input_error: type[Exception],
+    preset: str | None,
+    arguments: list[str],
+) -> int:
+    os.environ["RANLOOM_STORE"] = str(store_folder(root))
+    try:
+        place = workspace.materialise(root, registry, preset) if preset else root
+    except params.RefusedError as refused:
+        return runner.refuse([fault.line() for fault in refused.faults])
+    faults = check(place, registry, input_error)
+    if faults:
+        return runner.refuse(faults)
+    started = time.monotonic()
+    try:
+        outcome = dvc.repro(place, arguments)
+    except KeyboardInterrupt:
+        return 130
+    if outcome.code:
+        print(*outcome.faults, sep="\n", file=sys.stderr)
+        return outcome.code
+    _project(place, registry)
+    show_headline(place, registry, time.monotonic() - started)
+    return 0
+
+
+def _project(place: Path, registry: Registry) -> None:
+    from pipeline import tracking
+
+    if tracking.enabled():
+        for name, reason in tracking.sync(place, registry).skipped.items():
+            print(f"MLflow: {name}: {reason}", file=sys.stderr)
+
+
+def show_headline(place: Path, registry: Registry, elapsed_s: float) -> None:
+    """Print the headline numbers of a workspace and where to find the rest."""
+    table = Table(box=None, pad_edge=False)
+    for title, justify in (("stage", "left"), ("metric", "left"), ("value", "right")):
+        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+    for stage, metric, value in headline(place, registry):
+        table.add_row(stage, metric, f"{value:.6g}" if isinstance(value, float) else str(value))
+    console = Console(soft_wrap=True)
+    console.print(table)
+    console.print(f"\nUp to date after {elapsed_s:.1f} s.")
+    report = place / OUTS / "report" / "index.html"
+    if report.exists():
+        console.print(f"Report    {report}")
+    console.print(f"Numbers   {place / OUTS}/<stage>/{METRICS}")
+    console.print("Compare   make ui, then http://127.0.0.1:5055")
+
+
+def headline(place: Path, registry: Registry) -> Iterator[tuple[str, str, float | int | bool]]:
+    """Stage, metric and value of every headline number that a workspace has."""
+    for stage in registry.values():
+        folder = place / OUTS / stage.name
+        values: dict[str, Any] = {}
+        for path in (folder / MEASURED / METRICS, folder / METRICS):
+            if path.exists():
+                values.update(flattened(json.loads(path.read_text(encoding="utf-8"))))
+        yield from ((stage.name, name, values[name]) for name in stage.headline if name in values)
+
+
+def _refuse(faults: list[str]) -> None:
+    if faults:
+        raise typer.Exit(runner.refuse(faults))

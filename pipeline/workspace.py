@@ -1,0 +1,137 @@
+"""A second workspace with other parameters, so that the main results stay as they are.
+
+It consists of links to the main tree, its own ``params.yaml``, ``dvc.lock`` and ``outs/``, and the
+main DVC cache. Code and data are therefore always those of the main tree.
+"""
+
+from __future__ import annotations
+
+import configparser
+import contextlib
+import io
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from pipeline import params
+from pipeline.registry import OUTS, Registry
+from pipeline.stage import UNKNOWN, Fault, FromParam
+
+PRESETS = "presets"
+WORKSPACES = ".ranloom"
+
+_OWN = frozenset({OUTS, params.PARAMS, "dvc.yaml", "dvc.lock", "mlruns", "build"})
+
+
+def materialise(root: Path, registry: Registry, preset: str, target: Path | None = None) -> Path:
+    """Make or refresh the workspace of a preset; its results of earlier runs are kept.
+
+    Args:
+        root: root of the main workspace.
+        registry: all declarations.
+        preset: name of ``presets/<name>.yaml``, an overlay of ``params.yaml``.
+        target: folder of the workspace, ``.ranloom/<preset>`` where not given.
+
+    Returns:
+        Root of the workspace.
+
+    Raises:
+        RefusedError: there is no such preset, or it sets a key that ``params.yaml`` lacks.
+    """
+    target = target or root / WORKSPACES / preset
+    overlaid = _overlaid(root, preset)
+    target.mkdir(parents=True, exist_ok=True)
+    _link(root, target)
+    _keep_paths(overlaid, root, target, registry)
+    stream = io.StringIO()
+    YAML().dump(overlaid, stream)
+    _write(target / params.PARAMS, stream.getvalue())
+    _write(target / "dvc.yaml", (root / "dvc.yaml").read_text(encoding="utf-8"))
+    shutil.copyfile(root / ".dvcignore", target / ".dvcignore")
+    (target / ".dvc").mkdir(exist_ok=True)
+    _write(target / ".dvc" / "config", _dvc_config(root))
+    return target
+
+
+def presets(root: Path) -> list[str]:
+    """Names of the presets."""
+    return sorted(path.stem for path in (root / PRESETS).glob("*.yaml"))
+
+
+def _overlaid(root: Path, preset: str) -> Any:
+    path = root / PRESETS / f"{preset}.yaml"
+    if not path.exists():
+        known = ", ".join(presets(root)) or "there is none"
+        raise params.RefusedError([Fault("preset", preset, f"known: {known}")])
+    overlay = params.load(path)
+    params.load(root / params.PARAMS)  # refuses what the round trip below would let pass
+    document = YAML().load((root / params.PARAMS).read_text(encoding="utf-8"))
+    faults: list[Fault] = []
+    _merge(document, overlay, f"{path.name}: ", faults)
+    if faults:
+        raise params.RefusedError(faults)
+    return document
+
+
+def _merge(document: Any, overlay: Mapping[str, Any], where: str, faults: list[Fault]) -> None:
+    for key, value in overlay.items():
+        if key not in document:
+            faults.append(
+                Fault(f"{where}{key}", UNKNOWN, "a preset only changes what params.yaml has")
+            )
+        elif isinstance(value, Mapping) and isinstance(document[key], Mapping):
+            _merge(document[key], value, f"{where}{key}.", faults)
+        else:
+            document[key] = value
+
+
+def _link(root: Path, target: Path) -> None:
+    """Link every visible top-level entry of the main tree, drop links that lead nowhere."""
+    wanted = {p.name for p in root.iterdir() if not p.name.startswith(".")} - _OWN
+    for entry in target.iterdir():
+        if entry.is_symlink() and (entry.name not in wanted or not entry.exists()):
+            entry.unlink()
+    for name in sorted(wanted):
+        link = target / name
+        if not link.is_symlink():
+            link.symlink_to(os.path.relpath(root / name, target))
+
+
+def _keep_paths(document: Any, root: Path, target: Path, registry: Registry) -> None:
+    """Make users' relative paths absolute where they would lead elsewhere from the workspace."""
+    keys = {
+        source.key
+        for stage in registry.values()
+        for source in stage.inputs.values()
+        if isinstance(source, FromParam)
+    }
+    for key in sorted(keys):
+        block, _, last = key.rpartition(".")
+        with contextlib.suppress(KeyError):
+            value = str(params.lookup(document, key))
+            if (root / value).exists() and not (target / value).exists():
+                params.lookup(document, block)[last] = str((root / value).resolve())
+
+
+def _dvc_config(root: Path) -> str:
+    """Configuration of DVC for a workspace without git, sharing the main cache."""
+    cache = root / ".dvc" / "cache"
+    for name in ("config", "config.local"):
+        config = configparser.ConfigParser(interpolation=None)
+        config.read(root / ".dvc" / name, encoding="utf-8")
+        if config.has_option("cache", "dir"):
+            cache = root / ".dvc" / config.get("cache", "dir")
+    return (
+        "[core]\n    no_scm = true\n    analytics = false\n    check_update = false\n"
+        f"[cache]\n    dir = {cache.resolve()}\n"
+    )
+
+
+def _write(path: Path, text: str) -> None:
+    """Write unless the file already says so, which spares DVC a new hash."""
+    if not path.exists() or path.read_text(encoding="utf-8") != text:
+        path.write_text(text, encoding="utf-8")
