@@ -100,8 +100,8 @@ class Match:
 
 def match_table(
     model: LatencyModel,
-    work: NDArray[np.int64],
-    min_sm: NDArray[np.int64],
+    work: NDArray[np.integer],
+    min_sm: NDArray[np.integer],
     levels: NDArray[np.int64],
     budget_us: float,
 ) -> Match:

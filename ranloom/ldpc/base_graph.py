@@ -81,9 +81,11 @@ class BaseGraph:
         return np.asarray(self.shift_table[lifting_set_index(lifting_size)] % lifting_size)
 
     def rows_needed(
-        self, sent_bits: NDArray[np.int64] | int, filler_bits: NDArray[np.int64] | int,
-        lifting_size: NDArray[np.int64] | int,
-    ) -> NDArray[np.int64]:  # fmt: skip
+        self,
+        sent_bits: NDArray[np.int64],
+        filler_bits: NDArray[np.int64],
+        lifting_size: NDArray[np.int64],
+    ) -> NDArray[np.int64]:
         """Rows that a decoder needs for a first transmission (redundancy version 0).
 
         Parity columns beyond the last sent bit carry no channel value, so the rows that own them
@@ -97,13 +99,13 @@ class BaseGraph:
         Returns:
             int64 array of the common shape, 4 to ``n_rows``.
         """
-        sent = np.asarray(sent_bits) + np.asarray(filler_bits)
-        last_column = PUNCTURED_COLUMNS + -(-sent // np.asarray(lifting_size))
-        return np.clip(last_column - self.information_columns, CORE_ROWS, self.n_rows)
+        last_column = PUNCTURED_COLUMNS + -(-(sent_bits + filler_bits) // lifting_size)
+        rows: NDArray[np.int64] = last_column - self.information_columns
+        return rows.clip(CORE_ROWS, self.n_rows)
 
-    def edges_of_rows(self, n_rows: NDArray[np.int64] | int) -> NDArray[np.int64]:
+    def edges_of_rows(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Entries in the first ``n_rows`` rows."""
-        return np.asarray(self.row_starts[np.asarray(n_rows)])
+        return np.take(self.row_starts, n_rows)
 
     def parity_check_matrix(self, lifting_size: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Coordinates of the ones of the lifted parity-check matrix.
