@@ -112,7 +112,7 @@ def _run(
 ) -> int:
     os.environ["RANLOOM_STORE"] = str(store_folder(root))
     try:
-        place = workspace.materialise(root, registry, preset) if preset else root
+        place = workspace.place(root, registry, preset, {})
     except params.RefusedError as refused:
         return runner.refuse([fault.line() for fault in refused.faults])
     faults = check(place, registry, input_error)

@@ -13,6 +13,9 @@ from pathlib import Path
 from pipeline import environment
 from pipeline.runner import EXIT_BAD_INPUT, FAULTS_FILE
 
+ARGUMENTS = ("--wait-for-lock",)
+"""Options in front of every DVC command: wait for another DVC process instead of failing."""
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -29,7 +32,7 @@ class Outcome:
 
 def command(*arguments: str) -> list[str]:
     """Command line of DVC in this Python environment; waits for other DVC processes."""
-    return [sys.executable, "-m", "dvc", "--wait-for-lock", *arguments]
+    return [sys.executable, "-m", "dvc", *ARGUMENTS, *arguments]
 
 
 def variables() -> dict[str, str]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import configparser
 import contextlib
+import hashlib
 import io
+import json
 import os
 import shutil
 from collections.abc import Mapping
@@ -24,31 +26,41 @@ from pipeline.stage import UNKNOWN, Fault, FromParam
 PRESETS = "presets"
 WORKSPACES = ".ranloom"
 
-_OWN = frozenset({OUTS, params.PARAMS, "dvc.yaml", "dvc.lock", "mlruns", "build"})
+_OWN = frozenset({OUTS, params.PARAMS, "dvc.yaml", "dvc.lock", "build"})
 
 
-def materialise(root: Path, registry: Registry, preset: str, target: Path | None = None) -> Path:
-    """Make or refresh the workspace of a preset; its results of earlier runs are kept.
+def place(
+    root: Path,
+    registry: Registry,
+    preset: str | None,
+    overrides: Mapping[str, Any],
+    target: Path | None = None,
+) -> Path:
+    """Make or refresh a workspace; its results of earlier runs are kept.
 
     Args:
         root: root of the main workspace.
         registry: all declarations.
         preset: name of ``presets/<name>.yaml``, an overlay of ``params.yaml``.
-        target: folder of the workspace, ``.ranloom/<preset>`` where not given.
+        overrides: dotted parameter name to value, laid over the preset.
+        target: folder of the workspace; by default ``.ranloom/`` and a name that tells the preset
+            and the overrides.
 
     Returns:
-        Root of the workspace.
+        Root of the workspace; the main one where neither preset nor overrides are given.
 
     Raises:
-        RefusedError: there is no such preset, or it sets a key that ``params.yaml`` lacks.
+        RefusedError: there is no such preset, or a key that ``params.yaml`` lacks.
     """
-    target = target or root / WORKSPACES / preset
-    overlaid = _overlaid(root, preset)
+    if preset is None and not overrides:
+        return root
+    document = _overlaid(root, preset, overrides)
+    target = target or root / WORKSPACES / _name(preset, overrides)
     target.mkdir(parents=True, exist_ok=True)
     _link(root, target)
-    _keep_paths(overlaid, root, target, registry)
+    _keep_paths(document, root, target, registry)
     stream = io.StringIO()
-    YAML().dump(overlaid, stream)
+    YAML().dump(document, stream)
     _write(target / params.PARAMS, stream.getvalue())
     _write(target / "dvc.yaml", (root / "dvc.yaml").read_text(encoding="utf-8"))
     shutil.copyfile(root / ".dvcignore", target / ".dvcignore")
@@ -62,16 +74,30 @@ def presets(root: Path) -> list[str]:
     return sorted(path.stem for path in (root / PRESETS).glob("*.yaml"))
 
 
-def _overlaid(root: Path, preset: str) -> Any:
-    path = root / PRESETS / f"{preset}.yaml"
-    if not path.exists():
-        known = ", ".join(presets(root)) or "there is none"
-        raise params.RefusedError([Fault("preset", preset, f"known: {known}")])
-    overlay = params.load(path)
+def _name(preset: str | None, overrides: Mapping[str, Any]) -> str:
+    if not overrides:
+        return preset or ""
+    text = json.dumps(dict(overrides), sort_keys=True, default=str)
+    return f"{preset or 'main'}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _overlaid(root: Path, preset: str | None, overrides: Mapping[str, Any]) -> Any:
     params.load(root / params.PARAMS)  # refuses what the round trip below would let pass
     document = YAML().load((root / params.PARAMS).read_text(encoding="utf-8"))
     faults: list[Fault] = []
-    _merge(document, overlay, f"{path.name}: ", faults)
+    if preset is not None:
+        path = root / PRESETS / f"{preset}.yaml"
+        if preset not in presets(root):
+            known = ", ".join(presets(root)) or "there is none"
+            raise params.RefusedError([Fault("preset", preset, f"known: {known}")])
+        _merge(document, params.load(path), f"{PRESETS}/{path.name}: ", faults)
+    for key, value in overrides.items():
+        block, _, last = key.rpartition(".")
+        try:
+            node = params.lookup(document, block)
+        except KeyError:
+            node = {}
+        _merge(node, {last: value}, f"override: {block}.", faults)
     if faults:
         raise params.RefusedError(faults)
     return document
@@ -81,7 +107,7 @@ def _merge(document: Any, overlay: Mapping[str, Any], where: str, faults: list[F
     for key, value in overlay.items():
         if key not in document:
             faults.append(
-                Fault(f"{where}{key}", UNKNOWN, "a preset only changes what params.yaml has")
+                Fault(f"{where}{key}", UNKNOWN, "only what params.yaml has can be changed")
             )
         elif isinstance(value, Mapping) and isinstance(document[key], Mapping):
             _merge(document[key], value, f"{where}{key}.", faults)
