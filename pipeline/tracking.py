@@ -38,6 +38,9 @@ if TYPE_CHECKING:
     from pipeline.stage import Stage
 
 T = TypeVar("T")
+UI_ADDRESS = "http://127.0.0.1:5055"
+"""Where `make ui` serves the store."""
+
 _LIVE_FLUSH_S = 1.0
 
 

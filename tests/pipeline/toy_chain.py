@@ -6,13 +6,15 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 from ruamel.yaml import YAML
 
-from pipeline import tracking
+from pipeline import lifetime, tracking
 from pipeline.io import Outputs
+from pipeline.runner import FAULTS_FILE
 from pipeline.stage import Column, FromStage, Plot, Result, Stage, StageParams, Table
 
 TABLE = Table(
@@ -89,12 +91,20 @@ def main(name: str) -> None:
     root = Path.cwd()
     params = YAML(typ="safe", pure=True).load(root / "params.yaml")[name]
     folder = root / "outs" / name
+    lifetime.die_with_parent()
     with tracking.stage_run(root, STAGES, name) as live:
         live("progress", 0.5, 1)
+        print(f"{name} is at work", flush=True)
         if params.get("behave") == "fail":
             raise ValueError("behaves badly")
         if params.get("behave") == "die":
             os.kill(os.getpid(), signal.SIGKILL)
+        if params.get("behave") == "refuse":
+            Path(os.environ[FAULTS_FILE]).write_text("params.yaml: sum.behave: 'refuse' ...\n")
+            sys.exit(2)
+        if params.get("behave") == "slow":
+            (root / "pid").write_text(str(os.getpid()))
+            time.sleep(60)
         length = params.get("length", 3)
         values = np.arange(length) * params.get("scale", 1.0) * params.get("factor", 1.0)
         Outputs(STAGES[name], folder).table(

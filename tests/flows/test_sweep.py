@@ -1,0 +1,52 @@
+"""A sweep covers its grid and keeps what succeeded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows import dvc_process, sweep
+
+
+def test_points_cover_the_grid() -> None:
+    found = list(sweep.points({"b.y": [1, 2], "a.x": ["u", "v"]}))
+    assert found == [
+        {"a.x": "u", "b.y": 1},
+        {"a.x": "u", "b.y": 2},
+        {"a.x": "v", "b.y": 1},
+        {"a.x": "v", "b.y": 2},
+    ]
+    assert list(sweep.points({})) == [{}]
+
+
+@pytest.mark.usefixtures("prefect_server")
+def test_a_failed_point_does_not_lose_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[dict] = []
+
+    def place(root, registry, preset, overrides):
+        done.append(overrides)
+        if overrides["a.x"] == 2:
+            raise dvc_process.StageFailedError("this point fails")
+        return tmp_path
+
+    monkeypatch.setenv("RANLOOM_TRACKING", "off")
+    monkeypatch.setattr(sweep.workspace, "place", place)
+    monkeypatch.setattr(sweep, "check", lambda *_: [])
+    monkeypatch.setattr(sweep.dvc_process, "repro", lambda *_: None)
+    monkeypatch.setattr(sweep, "headline", lambda *_: [("s", "m", 1.5)])
+    state = sweep.sweep({"a.x": [1, 2, 3]}, preset=None, root=tmp_path, return_state=True)
+    assert sorted(o["a.x"] for o in done) == [1, 2, 3]
+    assert state.is_failed()
+    assert "1 of 3 points failed" in state.message
+    assert "this point fails" in state.message
+
+    from prefect.artifacts import Artifact
+
+    artifact = Artifact.get("ranloom-sweep")
+    assert artifact is not None
+    assert '"s.m": 1.5' in artifact.data
+    assert '"a.x": 3' in artifact.data
+    assert '"a.x": 2' not in artifact.data
