@@ -1,0 +1,104 @@
+"""Stage profile_lut: contract, metrics, determinism, refusal."""
+
+import json
+
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+
+from pipeline.io import Inputs, Outputs
+from ranloom.lut.table import Lut
+from stages.profile_lut import STAGE, Params
+
+
+@pytest.fixture(scope="module")
+def block(root):
+    document = YAML(typ="safe").load((root / "params.yaml").read_text())
+    return {**document["profile_lut"], "base": {"card": document["base"]["card"]}}
+
+
+def paths_of(root, block):
+    return {
+        "card": root / block["base"]["card"],
+        "published": root / "data/published/weaver.yaml",
+    }
+
+
+def run(root, block, folder):
+    inputs = Inputs(paths_of(root, block))
+    return STAGE.run(Params(**block), inputs, Outputs(STAGE, folder)).metrics
+
+
+def test_metrics_at_default_parameters(root, block, tmp_path):
+    metrics = run(root, block, tmp_path)
+    assert metrics["cells_published"] == 42
+    assert metrics["model_cells_matched"] == 41
+    assert metrics["model_min_margin_us"] >= 5.0
+    assert metrics["published_cells_matched"] == 42
+    assert metrics["table_cells_matched"] == 41
+    assert metrics["envelope_cells_matched"] == 40
+    assert metrics["infeasible_pairs"] == 11
+    assert metrics["roofline"]["bg1_z128_ops_per_byte"] == pytest.approx(12 / 14)
+    assert metrics["reservation"]["slowdown_16_over_48"] == pytest.approx(1.76, abs=0.005)
+    # the two published slot times, 550 and 820 us, to which the overhead is fitted
+    assert metrics["reservation"]["slot_us_48"] == pytest.approx(550, abs=15)
+    assert metrics["reservation"]["slot_us_16"] == pytest.approx(820, abs=15)
+    assert metrics["provenance"]["model"] == 29 * 273
+    assert {"max_smu_pct", "max_acu_pct", "gbu_pct_min", "gbu_pct_max"} <= set(
+        metrics["characterisation"]
+    )
+
+
+def test_tables_are_usable_and_reproducible(root, block, tmp_path):
+    run(root, block, tmp_path / "a")
+    run(root, block, tmp_path / "b")
+    names = sorted(p.name for p in (tmp_path / "a").iterdir())
+    assert names == ["characterisation.parquet", "latency.parquet", "lut.parquet", "model.json"]
+    for name in names:
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    table = pq.read_table(tmp_path / "a" / "lut.parquet")
+    model = json.loads((tmp_path / "a" / "model.json").read_text())
+    lut = Lut.from_columns(table.to_pydict(), sm_count=model["sm_count"], carrier_prb=106)
+    assert lut.lut_sm(15, 106) == 8
+    assert model["sm_levels"] == [8, 16, 24, 32, 40, 48]
+    # NumPy columns, as stages read them, give the same table
+    columns = Inputs({"lut": tmp_path / "a" / "lut.parquet"}).columns("lut")
+    again = Lut.from_columns(columns, sm_count=48, carrier_prb=106)
+    assert (again.min_sm == lut.min_sm).all()
+
+
+def test_published_backend(root, block, tmp_path):
+    metrics = run(root, {**block, "backend": "published"}, tmp_path)
+    assert metrics["table_cells_matched"] == 42
+    assert metrics["provenance"]["published"] == 42
+
+
+def test_another_card_has_no_published_cells(root, block, tmp_path):
+    metrics = run(root, {**block, "base": {"card": "data/cards/h200.yaml"}}, tmp_path)
+    assert metrics["cells_published"] == metrics["model_cells_matched"] == 0
+
+
+def test_check_finds_faults_without_running(root, block, tmp_path):
+    def faults(changed):
+        return [f.line() for f in STAGE.check(Params(**changed), paths_of(root, changed))]
+
+    assert faults(block) == []
+    bad_card = tmp_path / "card.yaml"
+    text = (root / "data/cards/dgx_spark.yaml").read_text()
+    bad_card.write_text(text.replace("sm_count: 48", "sm_count: 50"))
+    (line,) = faults({**block, "base": {"card": str(bad_card)}})
+    assert "sm_count: 50 is not usable; allowed: a multiple of sm_step (8)" in line
+    (line,) = faults({**block, "backend": "published", "base": {"card": "data/cards/h200.yaml"}})
+    assert "backend published: card: 'H200'" in line
+    (line,) = faults({**block, "n_symbols": 1, "n_dmrs_per_prb": 12})
+    assert "n_dmrs_per_prb: 12" in line
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("backend", "gpu"), ("budget_us", 0), ("percentile", 95), ("n_layers", 5), ("a_us", "fast")],
+)
+def test_bad_parameters_are_refused(block, key, value):
+    with pytest.raises(ValidationError, match=key):
+        Params(**{**block, key: value})
