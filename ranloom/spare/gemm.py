@@ -1,0 +1,105 @@
+"""Matrix products, their tiles, and how long a wave of tiles takes on some SMs.
+
+A persistent kernel runs one tile on each of its SMs at a time: a *wave*. A tile covers
+``tile_m x tile_n`` of the output and ``tile_k`` of the reduction, so that one tile fits in
+a RAN slot whatever the product (WEAVER section 6.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ranloom.gpu.card import Card
+
+
+@dataclass(frozen=True)
+class Gemm:
+    """``C[m, n] = A[m, k] B[k, n]``, ``batch`` times.
+
+    Args:
+        m: rows of the output.
+        n: columns of the output.
+        k: reduction.
+        batch: independent products of this shape.
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
+    @property
+    def flops(self) -> float:
+        """Floating-point operations; a multiply-add counts as two."""
+        return 2.0 * self.batch * self.m * self.n * self.k
+
+
+@dataclass(frozen=True)
+class Tiling:
+    """Largest extent of a tile in each dimension; edge tiles are smaller."""
+
+    tile_m: int
+    tile_n: int
+    tile_k: int
+
+    def count(self, gemm: Gemm) -> int:
+        """Number of tiles of a product."""
+        return (
+            gemm.batch
+            * math.ceil(gemm.m / self.tile_m)
+            * math.ceil(gemm.n / self.tile_n)
+            * math.ceil(gemm.k / self.tile_k)
+        )
+
+    def tiles(self, gemm: Gemm) -> Iterator[tuple[int, slice, slice, slice]]:
+        """Tiles as (batch index, rows, columns, reduction range); their sum is the product."""
+        for b in range(gemm.batch):
+            for i in range(0, gemm.m, self.tile_m):
+                for j in range(0, gemm.n, self.tile_n):
+                    for r in range(0, gemm.k, self.tile_k):
+                        yield (
+                            b,
+                            slice(i, min(i + self.tile_m, gemm.m)),
+                            slice(j, min(j + self.tile_n, gemm.n)),
+                            slice(r, min(r + self.tile_k, gemm.k)),
+                        )
+
+
+@dataclass(frozen=True)
+class TileModel:
+    """Time of a wave: the slower of arithmetic and memory traffic, plus its dispatch.
+
+    Args:
+        card: device.
+        tile_efficiency: share of the tensor peak that one SM reaches inside a tile.
+        bandwidth_share: share of the memory bandwidth left to training.
+        element_bytes: bytes of a matrix element.
+        dispatch_us: time between two waves (queue poll of the persistent kernel).
+    """
+
+    card: Card
+    tile_efficiency: float
+    bandwidth_share: float
+    element_bytes: int
+    dispatch_us: float
+
+    @property
+    def flops_per_sm_us(self) -> float:
+        """Operations that one SM finishes in a microsecond inside a tile."""
+        peak = self.card.fp16_tensor_tflops * 1e6 / self.card.sm_count
+        return peak * self.tile_efficiency
+
+    def wave_us(self, gemm: Gemm, tiling: Tiling, sm: int) -> float:
+        """Time of one wave of full tiles of a product on ``sm`` SMs.
+
+        Tiles of a wave that share rows or columns read them once (they meet in L2).
+        """
+        m, n, k = min(tiling.tile_m, gemm.m), min(tiling.tile_n, gemm.n), min(tiling.tile_k, gemm.k)
+        compute_us = 2.0 * m * n * k / self.flops_per_sm_us
+        columns = min(sm, math.ceil(gemm.n / tiling.tile_n))
+        rows = math.ceil(sm / columns)
+        elements = rows * m * k + columns * n * k + sm * m * n
+        bytes_per_us = self.card.memory_bandwidth_gb_per_s * 1e3 * self.bandwidth_share
+        return max(compute_us, elements * self.element_bytes / bytes_per_us) + self.dispatch_us

@@ -1,0 +1,148 @@
+"""The replay against hand counts, invariants, and published facts that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ranloom.errors import InputError
+from ranloom.gpu.card import Card, load_card
+from ranloom.spare.budget import Reservation, from_changes
+from ranloom.spare.gemm import Gemm, TileModel, Tiling
+from ranloom.spare.mechanism import Mechanism
+from ranloom.spare.replay import MAX_OVERRUN, Outcome, replay
+from ranloom.spare.workload import Workload, gemm_chain
+
+SLOT_US = 500.0
+TILING = Tiling(128, 128, 1024)
+GREEN = Mechanism("green_context", 10.0, True, 0.0)
+MPS = Mechanism("mps", 300_000.0, False, 0.0)
+
+
+@pytest.fixture
+def card(root: Path) -> Card:
+    return load_card(root / "data/cards/dgx_spark.yaml")
+
+
+def model_with_wave(card: Card, wave_us: float) -> TileModel:
+    """A model whose wave takes just so long, whatever the number of SMs."""
+    flops = 2.0 * 128 * 128 * 1024
+    efficiency = flops / wave_us / (card.fp16_tensor_tflops * 1e6 / card.sm_count)
+    return TileModel(card, efficiency, 1e9, 2, 0.0)
+
+
+def run(
+    trace: Reservation, card: Card, workload: Workload, wave_us: float, mechanism: Mechanism = GREEN
+) -> Outcome:
+    model = model_with_wave(card, wave_us)
+    return replay(trace, workload, mechanism, model, TILING, jitter_sigma=0.0, seed=1)
+
+
+def random_trace(seed: int, n_slots: int = 4000, rate: float = 0.05) -> Reservation:
+    rng = np.random.default_rng(seed)
+    slot = np.flatnonzero(rng.random(n_slots) < rate)
+    slot = np.unique(np.concatenate([[0], slot]))
+    return from_changes(
+        slot, rng.choice([8, 16, 24, 40, 48], slot.size), n_slots, SLOT_US, sm_max=48
+    )
+
+
+def test_constant_reservation_by_hand(card: Card) -> None:
+    """16 of 48 SMs reserved: 32 tiles a wave, 4 waves of 110 us in a slot of 500 us."""
+    trace = from_changes(np.array([0]), np.array([16]), 2000, SLOT_US, sm_max=48)
+    gemm = Gemm(4096, 1024, 1024)  # 32 x 8 tiles: 8 waves, two slots
+    done = run(trace, card, Workload("w", (gemm,), "tile", 0), 110.0)
+    assert done.units == 1000
+    assert done.useful_flops.tolist() == [1000 * gemm.flops]
+    assert done.spare_sm_s == 32.0
+    assert done.efficiency_pct(model_with_wave(card, 110.0)) == pytest.approx(4 * 110 / 500 * 100)
+    # A ragged product wastes the SMs of its last wave: 33 tiles need two waves of 32.
+    ragged = run(trace, card, Workload("w", (Gemm(33 * 128, 128, 1024),), "tile", 0), 110.0)
+    assert ragged.units == 2000 * 4 / 2
+
+
+def test_rebinding_costs_its_time_and_mps_more(card: Card) -> None:
+    trace = from_changes(np.arange(0, 2000, 2), np.tile([16, 24], 500), 2000, SLOT_US, sm_max=48)
+    work = Workload("w", (Gemm(128 * 24, 128, 1024),), "tile", 0)
+    free = run(trace, card, work, 100.0, replace(GREEN, reconfiguration_us=0.0))
+    assert free.units == 2000 * 5
+    # 10 us of re-binding leave room for 4 waves of 100 us in every other slot but the first.
+    assert run(trace, card, work, 100.0).units == 5 * 2000 - 999
+    assert run(trace, card, work, 100.0, MPS).units == 10  # only before the first change
+
+
+@pytest.mark.parametrize("restart", ["tile", "gemm", "unit"])
+def test_restart_keeps_what_it_says(card: Card, restart: str) -> None:
+    """Changes every 3 slots; a unit of 2 products takes 4 slots, a product 2."""
+    trace = from_changes(np.arange(0, 300, 3), np.tile([16, 16], 50), 300, SLOT_US, sm_max=48)
+    instant = replace(GREEN, reconfiguration_us=0.0)
+    unit = gemm_chain("c", length=2, m=128 * 32, n=128 * 10, k=1024, restart=restart)  # type: ignore[arg-type]
+    done = run(trace, card, unit, 100.0, instant)
+    expected = {"tile": 300 / 4, "gemm": 100 / 2, "unit": 0.0}
+    assert done.units == pytest.approx(expected[restart])
+    assert done.useful_flops.sum() == pytest.approx(expected[restart] * unit.flops)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_invariants(card: Card, seed: int) -> None:
+    trace = random_trace(seed)
+    chain = [
+        gemm_chain("c", length=8, m=4096, n=1024, k=1024, restart=r)
+        for r in ("tile", "gemm", "unit")
+    ]  # type: ignore[arg-type]
+    model = model_with_wave(card, 60.0)
+    done = [replay(trace, c, GREEN, model, TILING, jitter_sigma=0.2, seed=3) for c in chain]
+    kept = [d.useful_flops.sum() for d in done]
+    assert kept[0] >= kept[1] >= kept[2]
+    for d in done:
+        assert (d.useful_flops >= 0).all()
+        assert 0 <= d.efficiency_pct(model) <= 100
+        # A violation never lasts longer than one tile: the tile in flight is the last one.
+        assert d.max_violation_us <= MAX_OVERRUN * d.tile_us
+        assert d.violations <= np.count_nonzero(np.diff(trace.sm) > 0)
+    assert done[2].units == int(done[2].units)
+    again = replay(trace, chain[0], GREEN, model, TILING, jitter_sigma=0.2, seed=3)
+    assert np.array_equal(again.useful_flops, done[0].useful_flops)
+    assert again.violation_us == done[0].violation_us
+
+
+def test_no_jitter_no_violation_and_growth_only(card: Card) -> None:
+    chain = gemm_chain("c", length=8, m=4096, n=1024, k=1024, restart="tile")
+    assert run(random_trace(1), card, chain, 60.0).violations == 0
+    falling = from_changes(np.arange(5), np.array([40, 32, 24, 16, 8]), 5, SLOT_US, sm_max=48)
+    model = model_with_wave(card, 100.0)
+    done = replay(falling, chain, GREEN, model, TILING, jitter_sigma=1.0, seed=0)
+    assert done.violations == 0
+    rising = from_changes(np.arange(5), np.array([8, 16, 24, 32, 40]), 5, SLOT_US, sm_max=48)
+    seeds = [
+        replay(rising, chain, GREEN, model, TILING, jitter_sigma=1.0, seed=s) for s in range(99)
+    ]
+    # Four growths a trace; a wave that ends just at the slot's end overruns half of the time.
+    assert 0.4 < np.mean([d.violations for d in seeds]) / 4 < 0.6
+
+
+def test_poisson_restarts_follow_the_exponential_law(card: Card) -> None:
+    """Chains that restart at Poisson transitions finish at the rate r / (exp(r T) - 1)."""
+    rng = np.random.default_rng(5)
+    rate_per_slot, n_slots = 1 / 400, 4_000_000
+    slot = np.flatnonzero(rng.random(n_slots) < rate_per_slot)
+    slot = np.unique(np.concatenate([[0], slot]))
+    trace = from_changes(slot, 16 + 8 * (np.arange(slot.size) % 2), n_slots, SLOT_US, sm_max=48)
+    # 24 tiles fit one wave on 24 as on 32 SMs; 5 waves a slot: 1500 products take 300 slots.
+    chain = gemm_chain("c", length=1500, m=128 * 24, n=128, k=1024, restart="unit")
+    done = run(trace, card, chain, 100.0, replace(GREEN, reconfiguration_us=0.0))
+    expected = n_slots * rate_per_slot / np.expm1(300 * rate_per_slot)
+    assert done.units == pytest.approx(expected, rel=0.03)
+
+
+def test_tile_that_fits_no_slot_is_refused(card: Card) -> None:
+    with pytest.raises(InputError, match="a wave takes 600 us, a slot 500 us"):
+        run(
+            random_trace(0),
+            card,
+            gemm_chain("c", length=1, m=128, n=128, k=1024, restart="tile"),
+            600.0,
+        )
