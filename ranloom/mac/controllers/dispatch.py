@@ -1,0 +1,41 @@
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-calls
+"""The controllers of a run behind one call, so that the slot loop compiles once for all."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ranloom.mac.controllers.noctrl import NoCtrl, decide_noctrl
+from ranloom.mac.controllers.planned import Planned, decide_planned
+from ranloom.mac.controllers.weaver import Weaver, decide_weaver
+from ranloom.mac.kernel import kernel
+
+KIND_NOCTRL, KIND_PLANNED, KIND_WEAVER = range(3)
+
+
+class Controllers(NamedTuple):
+    """One controller of each kind, of which ``kind`` is in charge."""
+
+    kind: int
+    noctrl: NoCtrl
+    planned: Planned
+    weaver: Weaver
+
+
+@kernel
+def decide(controllers, ul_index, request, rules, tables, tbs_bytes, grants, decision):
+    """Let the controller in charge decide a slot: grants and reservation."""
+    if controllers.kind == KIND_NOCTRL:
+        decide_noctrl(controllers.noctrl, request, rules, tables, grants, decision)
+    elif controllers.kind == KIND_PLANNED:
+        decide_planned(controllers.planned, ul_index, request, rules, tables, grants, decision)
+    else:
+        decide_weaver(controllers.weaver, request, rules, tables, tbs_bytes, grants, decision)
+
+
+@kernel
+def is_settled(controllers, tables):
+    """Whether further empty slots leave the reservation as it is."""
+    if controllers.kind == KIND_WEAVER:
+        return controllers.weaver.memory[0] == tables.sm_min
+    return True
