@@ -94,12 +94,17 @@ class TileModel:
     def wave_us(self, gemm: Gemm, tiling: Tiling, sm: int) -> float:
         """Time of one wave of full tiles of a product on ``sm`` SMs.
 
-        Tiles of a wave that share rows or columns read them once (they meet in L2).
+        Tiles of a wave that share rows or columns read them once (they meet in L2); a wave
+        covers the block of tiles that reads least, as kernels with swizzled tile order do.
         """
         m, n, k = min(tiling.tile_m, gemm.m), min(tiling.tile_n, gemm.n), min(tiling.tile_k, gemm.k)
         compute_us = 2.0 * m * n * k / self.flops_per_sm_us
-        columns = min(sm, math.ceil(gemm.n / tiling.tile_n))
-        rows = math.ceil(sm / columns)
-        elements = rows * m * k + columns * n * k + sm * m * n
+        row_tiles = math.ceil(gemm.m / tiling.tile_m)
+        operands = min(
+            rows * m * k + columns * n * k * math.ceil(rows / row_tiles)
+            for columns in range(1, min(sm, math.ceil(gemm.n / tiling.tile_n)) + 1)
+            for rows in [math.ceil(sm / columns)]
+        )
         bytes_per_us = self.card.memory_bandwidth_gb_per_s * 1e3 * self.bandwidth_share
-        return max(compute_us, elements * self.element_bytes / bytes_per_us) + self.dispatch_us
+        memory_us = (operands + sm * m * n) * self.element_bytes / bytes_per_us
+        return max(compute_us, memory_us) + self.dispatch_us

@@ -70,6 +70,10 @@ def test_wave_time_by_hand(root: Path) -> None:
         1.0 + 2 * 128 * 128 * 1024 / (125e6 / 48 * 0.5)
     )
     bound = TileModel(card, 1e6, 1.0, 2, 0.0)  # arithmetic out of the way
-    # 16 SMs: 8 tile columns, 2 tile rows; each row and column is read once.
-    bytes_moved = 2 * (2 * 128 * 1024 + 8 * 128 * 1024 + 16 * 128 * 128)
+    # 16 SMs: a block of 4 x 4 tiles reads least; each row and column is read once.
+    bytes_moved = 2 * (4 * 128 * 1024 + 4 * 128 * 1024 + 16 * 128 * 128)
     assert bound.wave_us(gemm, tiling, 16) == pytest.approx(bytes_moved / 273e3)
+    # Batches of one row and one column of tiles share nothing.
+    alone = Gemm(128, 128, 1024, batch=16)
+    bytes_alone = 2 * (16 * 128 * 1024 * 2 + 16 * 128 * 128)
+    assert bound.wave_us(alone, tiling, 16) == pytest.approx(bytes_alone / 273e3)
