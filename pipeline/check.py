@@ -44,7 +44,7 @@ def _stage_faults(
     input_error: type[Exception],
 ) -> Iterator[str]:
     paths = _given_files(root, registry, stage, document)
-    missing = missing_inputs(stage, paths)
+    missing = missing_inputs(root, stage, paths)
     yield from (fault.line() for fault in missing)
     try:
         values = params.build(stage, document)

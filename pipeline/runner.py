@@ -43,7 +43,7 @@ def run(root: Path, registry: Registry, name: str, input_error: type[Exception])
         document = params.load(root / params.PARAMS)
         values = params.build(stage, document)
         paths = input_paths(root, registry, stage, document)
-        faults = [*missing_inputs(stage, paths), *missing_upstream(root, stage, paths)]
+        faults = [*missing_inputs(root, stage, paths), *missing_upstream(root, stage, paths)]
         if faults:
             raise params.RefusedError(faults)
         _execute(root, registry, stage, values, paths)
@@ -83,10 +83,11 @@ def resolve(place: str, source: Input, document: Mapping[str, Any]) -> str:
     return str(params.lookup(document, source.key)) if isinstance(source, FromParam) else place
 
 
-def missing_inputs(stage: Stage, paths: Mapping[str, Path]) -> list[Fault]:
+def missing_inputs(root: Path, stage: Stage, paths: Mapping[str, Path]) -> list[Fault]:
     """Files and folders of users and of the repository that are not there.
 
     Args:
+        root: root of the workspace; paths in it are shown relative to it.
         stage: the declaration.
         paths: logical input name to path; names that are left out are not looked at.
     """
@@ -96,7 +97,9 @@ def missing_inputs(stage: Stage, paths: Mapping[str, Path]) -> list[Fault]:
             continue
         if isinstance(source, FromParam):
             where = f"{params.PARAMS}: {source.key}"
-            faults.append(Fault(where, str(paths[name]), "an existing file or folder is expected"))
+            path = paths[name]
+            shown = path.relative_to(root) if path.is_relative_to(root) else path
+            faults.append(Fault(where, str(shown), "an existing file or folder is expected"))
         elif isinstance(source, FromRepo):
             faults.append(Fault(source.path, ABSENT, "a file of the repository"))
     return faults

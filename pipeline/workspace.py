@@ -94,10 +94,10 @@ def _overlaid(root: Path, preset: str | None, overrides: Mapping[str, Any]) -> A
     for key, value in overrides.items():
         block, _, last = key.rpartition(".")
         try:
-            node = params.lookup(document, block)
+            node = params.lookup(document, block) if block else document
         except KeyError:
             node = {}
-        _merge(node, {last: value}, f"override: {block}.", faults)
+        _merge(node, {last: value}, f"override: {key.removesuffix(last)}", faults)
     if faults:
         raise params.RefusedError(faults)
     return document

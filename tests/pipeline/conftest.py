@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 from pipeline.store import Store
 from tests.pipeline import toy_chain
+from tests.pipeline.workbench import Project
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -113,3 +114,34 @@ def toy(toy_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     root = tmp_path / "toy"
     shutil.copytree(toy_template, root)
     return Toy(root)
+
+
+@pytest.fixture(scope="session")
+def project_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with two stages that has not run yet."""
+    return Project.create(tmp_path_factory.mktemp("project") / "project").root
+
+
+@pytest.fixture
+def project(project_template: Path, tmp_path: Path) -> Project:
+    """A fresh copy of it."""
+    shutil.copytree(project_template, tmp_path / "project", symlinks=True)
+    return Project(tmp_path / "project")
+
+
+@pytest.fixture(scope="session")
+def built_template(project_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project after ``dvc repro``, committed."""
+    root = tmp_path_factory.mktemp("built") / "project"
+    shutil.copytree(project_template, root)
+    project = Project(root)
+    assert project.reproduced() == ["draw", "total"]
+    project.commit()
+    return root
+
+
+@pytest.fixture
+def built(built_template: Path, tmp_path: Path) -> Project:
+    """A copy of the built project."""
+    shutil.copytree(built_template, tmp_path / "project", symlinks=True)
+    return Project(tmp_path / "project")

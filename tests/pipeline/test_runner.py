@@ -1,0 +1,200 @@
+"""A stage changes its outputs as a whole, on success, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+import psutil
+import pytest
+
+from tests.pipeline.workbench import end, wait_until
+
+
+def stage_process(project):
+    return project.start(sys.executable, "-m", "stages", "draw")
+
+
+def partial(project) -> list[str]:
+    folder = project.root / "outs" / ".partial"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_a_stage_writes_what_it_declares(project) -> None:
+    project.stages("draw")
+    project.stages("total")
+    outs = project.root / "outs"
+    assert set(project.outs()) == {
+        "draw/figures/one.txt",
+        "draw/metrics.json",
+        "draw/plots/rows-a-value_ms-by-row.csv",
+        "draw/rows.parquet",
+        "total/measured/events.txt",
+        "total/measured/metrics.json",
+        "total/metrics.json",
+        "total/total.json",
+    }
+    metrics = json.loads((outs / "draw" / "metrics.json").read_text())
+    assert metrics["third"] == 0.3333333333
+    assert metrics["deep"] == {"fine": True, "rows": 5}
+    total = json.loads((outs / "total" / "total.json").read_text())
+    assert total["total_ms"] == pytest.approx(4 * metrics["total_ms"], rel=1e-9)
+    assert not (outs / ".partial").exists()
+
+
+def test_outputs_are_byte_identical(project) -> None:
+    """In another process, with other hash seeds and thread counts."""
+    project.stages("draw", PYTHONHASHSEED="1", OMP_NUM_THREADS="1")
+    first = project.outs()
+    project.stages("draw", PYTHONHASHSEED="2", OMP_NUM_THREADS="2")
+    assert project.outs() == first
+    project.set("base.seed", 8)
+    project.stages("draw")
+    assert project.outs() != first
+
+
+def test_files_are_replaced_not_written_over(project) -> None:
+    """A reader that has a file open keeps the old one whole."""
+    project.stages("draw")
+    rows = project.root / "outs" / "draw" / "rows.parquet"
+    old = rows.read_bytes()
+    with rows.open("rb") as reader:
+        project.set("draw.rows", 50)
+        project.stages("draw")
+        assert reader.read() == old
+    assert rows.read_bytes() != old
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "line"),
+    [
+        ("draw.rows", -3, "params.yaml: draw.rows: -3 is not usable; integer from 1 to 100"),
+        ("draw.rows", "x", "params.yaml: draw.rows: 'x' is not usable; integer from 1 to 100"),
+        ("draw.rowz", 3, "params.yaml: draw.rowz: unknown key; did you mean 'rows'?"),
+        ("draw.source_path", "none", "params.yaml: draw.source_path: "),
+        ("draw.source_path", "data/bad.txt", "bad.txt: row 2: 'x' is not usable; a number"),
+        ("draw.source_path", "data/empty.txt", "data/empty.txt: '' is not usable; at least one"),
+    ],
+)
+def test_bad_input_gets_one_line_and_changes_nothing(project, key, value, line) -> None:
+    project.stages("draw")
+    before = project.outs()
+    (project.root / "data" / "bad.txt").write_text("1\nx\n")
+    (project.root / "data" / "empty.txt").write_text("")
+    project.set(key, value)
+    done = project.stages("draw", code=2)
+    (said,) = done.stderr.splitlines()
+    assert said.replace(f"{project.root}/", "").startswith(line)
+    assert done.stdout == ""
+    assert project.outs() == before
+
+
+def test_missing_upstream_gets_one_line(project) -> None:
+    done = project.stages("total", code=2)
+    expected = "outs/draw/rows.parquet: missing; output of stage draw, which must run first\n"
+    assert done.stderr == expected
+    assert not (project.root / "outs").exists()
+
+
+@pytest.mark.parametrize(
+    ("behave", "said"),
+    [
+        ("crash", "ZeroDivisionError: the stage has a bug"),
+        ("nan", "ValueError: metric total_ms is nan"),
+        ("forget", "RuntimeError: stage draw did not write figures"),
+    ],
+)
+def test_a_bug_leaves_the_previous_outputs(project, behave: str, said: str) -> None:
+    project.stages("draw")
+    before = project.outs()
+    project.set("draw.behave", behave)
+    project.set("draw.rows", 7)
+    done = project.stages("draw", code=1)
+    assert done.stderr.splitlines()[-1] == said
+    assert project.outs() == before
+
+
+def test_a_killed_stage_leaves_the_previous_outputs(project) -> None:
+    """Its unfinished work goes when the stage runs again."""
+    project.stages("draw")
+    before = project.outs()
+    project.set("draw.behave", "hang")
+    project.set("draw.rows", 7)
+    process = stage_process(project)
+    wait_until((project.root / "hanging").exists)
+    end(process, signal.SIGKILL)
+    assert partial(project) == [f"draw.{process.pid}"]
+    done = {k: v for k, v in project.outs().items() if not k.startswith(".partial")}
+    assert done == before
+    project.set("draw.behave", "well")
+    project.stages("draw")
+    assert partial(project) == []
+
+
+def test_a_stage_that_is_asked_to_stop_clears_its_work(project) -> None:
+    project.set("draw.behave", "hang")
+    process = stage_process(project)
+    wait_until((project.root / "hanging").exists)
+    end(process, signal.SIGTERM)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert project.outs() == {}
+
+
+def test_work_of_a_running_stage_is_left_alone(project) -> None:
+    project.set("draw.behave", "hang")
+    process = stage_process(project)
+    wait_until((project.root / "hanging").exists)
+    try:
+        project.set("draw.behave", "well")
+        project.stages("draw")
+        assert partial(project) == [f"draw.{process.pid}"]
+    finally:
+        end(process)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
+def test_a_stage_ends_with_the_dvc_that_started_it(project) -> None:
+    """Also when DVC is killed and can tell nobody."""
+    project.set("draw.behave", "hang")
+    dvc = project.start(sys.executable, "-m", "dvc", "repro")
+    hanging = project.root / "hanging"
+    wait_until(lambda: hanging.exists() and hanging.read_text() != "")
+    stage = int(hanging.read_text())
+    assert psutil.pid_exists(stage)
+    end(dvc, signal.SIGKILL)
+    wait_until(lambda: not alive(stage))
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that nobody has waited for yet does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_stage_started_by_hand_outlives_its_shell(project) -> None:
+    project.set("draw.behave", "hang")
+    shell = project.start("sh", "-c", f"{sys.executable} -m stages draw & wait")
+    hanging = project.root / "hanging"
+    wait_until(lambda: hanging.exists() and hanging.read_text() != "")
+    stage = int(hanging.read_text())
+    try:
+        end(shell)
+        assert alive(stage)
+    finally:
+        os.kill(stage, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("arguments", [["drew"], ["draw", "now"]])
+def test_unknown_commands(project, arguments) -> None:
+    done = project.stages(*arguments, code=2)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_list_and_help(project) -> None:
+    assert project.stages("list").stdout.split("\n")[0].split() == ["draw", "Draws", "rows"]
+    assert "ast-commit" in project.stages("--help").stdout
+    assert "ast-commit" in project.stages().stdout

@@ -1,0 +1,3 @@
+"""Constants."""
+
+TWO = 2.0

@@ -1,0 +1,1 @@
+"""Imported for types only."""
