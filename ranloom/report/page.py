@@ -1,0 +1,128 @@
+"""The page: sections of text, figures and tables in one file that opens offline."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib import resources
+from pathlib import Path
+
+import jinja2
+from matplotlib.figure import Figure
+
+from ranloom.report import style
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its caption.
+
+    Args:
+        name: file name without suffix.
+        figure: the drawing.
+        caption: what it shows and how to read it.
+    """
+
+    name: str
+    figure: Figure
+    caption: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table.
+
+    Args:
+        caption: what it shows.
+        header: column titles.
+        rows: cells as they are printed; numbers are right-aligned.
+    """
+
+    caption: str
+    header: Sequence[str]
+    rows: Sequence[Sequence[str | float | int | None]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of the report.
+
+    Args:
+        anchor: id in the page.
+        title: heading.
+        text: paragraphs, in order.
+        pictures: figures.
+        grids: tables.
+        notes: what differs from the paper, and why.
+    """
+
+    anchor: str
+    title: str
+    text: Sequence[str]
+    pictures: Sequence[Picture] = ()
+    grids: Sequence[Grid] = ()
+    notes: Sequence[str] = field(default=())
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A number at the top of the page."""
+
+    value: str
+    label: str
+
+
+def write(
+    path: Path,
+    figures: Path,
+    title: str,
+    lead: str,
+    headlines: Sequence[Headline],
+    sections: Sequence[Section],
+) -> None:
+    """Write the page, and its figures as files beside it.
+
+    Args:
+        path: HTML file.
+        figures: folder for the PNG files.
+        title: heading of the page.
+        lead: first paragraph.
+        headlines: numbers at the top.
+        sections: the parts.
+    """
+    images = {}
+    for section in sections:
+        for picture in section.pictures:
+            file = figures / f"{picture.name}.png"
+            style.save(picture.figure, file)
+            images[picture.name] = base64.b64encode(file.read_bytes()).decode("ascii")
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["cell"] = cell
+    environment.tests["numeric"] = lambda value: isinstance(value, int | float)
+    template = environment.from_string(
+        resources.files("ranloom.report").joinpath("page.html.j2").read_text(encoding="utf-8")
+    )
+    text = template.render(
+        title=title, lead=lead, headlines=headlines, sections=sections, images=images
+    )
+    path.write_text(text, encoding="utf-8")
+
+
+def cell(value: str | float | int | None) -> str:
+    """A table cell: four significant digits, thousands apart, a dash for what is missing."""
+    if value is None:
+        return "–"
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int) or abs(value) >= 10_000:
+        return f"{value:,.0f}".replace(",", "\u202f")
+    if value == 0:
+        return "0"
+    if abs(value) < 1e-3:
+        return f"{value:.2e}"
+    return f"{value:.4g}"

@@ -1,0 +1,103 @@
+"""Look of the figures, one for all: colours mean the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+# Okabe and Ito's palette: told apart by colour-blind readers too.
+BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
+PURPLE, SKY, YELLOW, GREY = "#cc79a7", "#56b4e9", "#f0e442", "#8a8f98"
+INK = "#20242b"
+
+COLOURS = {
+    "noctrl": ORANGE,
+    "weaver": BLUE,
+    "weaver_plus": SKY,
+    "yinyangran": GREEN,
+    "const_8": "#b9bec6",
+    "const_16": GREY,
+    "offline": INK,
+    "confidant": ORANGE,
+    "confidant_star": RED,
+    "asteroid": GREEN,
+    "dtfm": PURPLE,
+    "static": GREY,
+    "aggregate_selective": BLUE,
+    "aggregate_packet": SKY,
+    "aggregate_always_window": GREEN,
+    "per_ue_packet": ORANGE,
+    "per_ue_static_circuits": RED,
+}
+"""Colour of a controller, training system or transport strategy."""
+
+NAMES = {
+    "noctrl": "NoCtrl",
+    "weaver": "WEAVER",
+    "weaver_plus": "WEAVER+",
+    "yinyangran": "YinYangRAN",
+    "const_8": "const 8",
+    "const_16": "const 16",
+    "confidant": "Confidant",
+    "confidant_star": "Confidant*",
+    "asteroid": "Asteroid",
+    "dtfm": "DTFM",
+    "static": "static PP+DP",
+    "aggregate_selective": "aggregate, selective windows",
+    "aggregate_packet": "aggregate, packet",
+    "aggregate_always_window": "aggregate, always windows",
+    "per_ue_packet": "per UE, packet",
+    "per_ue_static_circuits": "per UE, static circuits",
+}
+"""Name in print."""
+
+_SETTINGS = {
+    "figure.dpi": 100,
+    "savefig.dpi": 160,
+    "figure.constrained_layout.use": True,
+    "font.size": 9,
+    "font.family": "DejaVu Sans",
+    "axes.titlesize": 10,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e3e6ea",
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "lines.linewidth": 1.4,
+}
+
+
+def colour(name: str) -> str:
+    """Colour of a controller, system or strategy; grey where none is set."""
+    return COLOURS.get(name, GREY)
+
+
+def title(name: str) -> str:
+    """Name in print."""
+    return NAMES.get(name, name.replace("_", " "))
+
+
+@contextmanager
+def styled() -> Iterator[None]:
+    """Settings in force while figures are drawn."""
+    with mpl.rc_context(_SETTINGS):
+        yield
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a PNG that holds no time stamp or version, so that equal figures are equal files."""
+    figure.savefig(path, metadata={"Software": None})
