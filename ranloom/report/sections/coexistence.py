@@ -1,0 +1,128 @@
+"""From spare SMs to useful compute."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ranloom.report import style
+from ranloom.report.data import ReportData
+from ranloom.report.page import Grid, Picture, Section
+
+SCENARIOS = ("scenario_1", "scenario_2")
+
+
+def section(data: ReportData) -> Section:
+    """The coexistence section."""
+    return Section(
+        "coexistence",
+        "Useful compute beside the RAN",
+        (
+            "Two workloads run beside each reservation trace: a chain of 64 dependent products "
+            "that starts over when the partition changes under it, on the device of the traces, "
+            "and a training step that keeps every finished tile, on the device of the training "
+            "sites. Tiles are admitted only if they are predicted to end with the slot.",
+        ),
+        (
+            Picture(
+                "coexistence",
+                _bars(data),
+                "Useful throughput of the chain, efficiency of the training step, and share of "
+                "decode starts with training still on the RAN's SMs (Tables 5 and 6, Fig. 4c).",
+            ),
+            Picture(
+                "mechanisms",
+                _mechanisms(data),
+                "The same WEAVER trace under other sharing mechanisms (Table 1): what a change "
+                "of the partition costs decides what is left.",
+            ),
+        ),
+        (_table(data),),
+        notes=(
+            "The published chain throughput of 1.4 TFLOPS is about 3 % of what 34 free SMs of a "
+            "DGX Spark can do. Absolute values here follow from the device card and one tile "
+            "efficiency; no constant is fitted to Table 5. Ratios between controllers follow from "
+            "the transitions alone.",
+            "Table 6 reports 1.20 times the TFLOPS but 1.07 times the tokens per second of NoCtrl; "
+            "in this replay both columns measure the same work, so their ratios agree.",
+        ),
+    )
+
+
+def _bars(data: ReportData) -> Figure:
+    figure = Figure(figsize=(9, 3))
+    panels = figure.subplots(1, 3)
+    shown = (
+        ("useful_tflops", "chain: useful TFLOPS"),
+        ("efficiency_pct", "training: efficiency (%)"),
+        ("violation_pct", "violations (% of decode starts)"),
+    )
+    known = list(data.metrics["replay_spare"].get(SCENARIOS[0], {}))
+    known = [c for c in known if isinstance(data.metrics["replay_spare"][SCENARIOS[0]][c], dict)]
+    width = 0.8 / max(len(known), 1)
+    for axes, (name, label) in zip(panels, shown, strict=True):
+        for i, controller in enumerate(known):
+            values = [data.metric("replay_spare", f"{s}.{controller}.{name}") for s in SCENARIOS]
+            axes.bar(
+                np.arange(len(SCENARIOS)) + (i - (len(known) - 1) / 2) * width,
+                [np.nan if v is None else v for v in values],
+                width * 0.92,
+                color=style.colour(controller),
+                label=style.title(controller),
+            )
+        axes.set_xticks(range(len(SCENARIOS)), [s.replace("_", " ") for s in SCENARIOS])
+        axes.set_title(label)
+        axes.grid(visible=False, axis="x")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    return figure
+
+
+def _mechanisms(data: ReportData) -> Figure:
+    columns = data.table("replay_spare.coexistence", controller="weaver", workload="training_step")
+    mechanisms = list(dict.fromkeys(columns["mechanism"][columns["scenario"] != "macro"]))
+    figure = Figure(figsize=(9, 2.6))
+    panels = figure.subplots(1, len(SCENARIOS), sharey=True)
+    for axes, scenario in zip(panels, SCENARIOS, strict=True):
+        values = [
+            float(
+                columns["efficiency_pct"][
+                    (columns["scenario"] == scenario) & (columns["mechanism"] == mechanism)
+                ].mean()
+            )
+            for mechanism in mechanisms
+        ]
+        bars = axes.barh(range(len(mechanisms)), values, color=style.BLUE, height=0.6)
+        axes.bar_label(bars, fmt="%.0f %%", padding=3)
+        axes.set_yticks(range(len(mechanisms)), [m.replace("_", " ") for m in mechanisms])
+        axes.set(title=scenario.replace("_", " "), xlabel="efficiency (%)", xlim=(0, 110))
+        axes.invert_yaxis()
+        axes.grid(visible=False, axis="y")
+    return figure
+
+
+def _table(data: ReportData) -> Grid:
+    columns = data.table("replay_spare.coexistence", own=True)
+    names = (
+        ("reservation_mean_sm", "mean SM"),
+        ("transitions", "transitions"),
+        ("useful_tflops", "useful TFLOPS"),
+        ("efficiency_pct", "efficiency %"),
+        ("tokens_per_s", "token/s"),
+        ("violations", "violations"),
+        ("violation_ms", "violation ms"),
+    )
+    rows = [
+        [
+            columns["scenario"][i].replace("_", " "),
+            style.title(columns["controller"][i]),
+            columns["workload"][i].replace("_", " "),
+            columns["device"][i],
+            *(columns[name][i].item() for name, _ in names),
+        ]
+        for i in range(columns["scenario"].size)
+        if columns["scenario"][i] != "macro"
+    ]
+    header = ["scenario", "controller", "workload", "device", *(label for _, label in names)]
+    return Grid(
+        "Each workload beside each trace, under the controller's own mechanism.", header, rows
+    )

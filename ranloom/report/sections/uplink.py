@@ -1,0 +1,173 @@
+"""The uplink cell: reservations, transitions, delay, spare compute by hour and site."""
+
+from __future__ import annotations
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ranloom.report import style
+from ranloom.report.data import ReportData
+from ranloom.report.page import Grid, Picture, Section
+
+SCENARIOS = ("scenario_1", "scenario_2", "stress")
+_COLUMNS = (
+    ("mean_sm", "mean SM"),
+    ("transitions", "transitions"),
+    ("harq_met_pct", "HARQ in time %"),
+    ("decode_over_1ms_pct", "decodes > 1 ms %"),
+    ("throughput_mbps", "Mbit/s"),
+    ("delay_mean_ms", "delay mean ms"),
+    ("delay_p95_ms", "delay p95 ms"),
+    ("jitter_ms", "jitter ms"),
+    ("loss_pct", "loss %"),
+)
+
+
+def section(data: ReportData) -> Section:
+    """The uplink section."""
+    return Section(
+        "uplink",
+        "The uplink cell and its SM reservation",
+        (
+            "Each controller serves the same packets through the same channel; decode latency "
+            "comes from the transport blocks of the slot and the reservation in force, never "
+            "from the controller's own table. A transition is a change of the reservation from "
+            "one uplink slot to the next.",
+            _verdict(data),
+        ),
+        (
+            Picture(
+                "timeline",
+                _timeline(data),
+                "Demand and reservation over 200 slots of scenario 2 (Fig. 10). Ticks mark "
+                "transitions.",
+            ),
+            Picture(
+                "controllers",
+                _controllers(data),
+                "Transitions, mean reservation and p95 delay of each controller.",
+            ),
+            Picture(
+                "spare_by_hour",
+                _spare_by_hour(data),
+                "Spare SMs of six sites over a day: left by hour, right as a map (Fig. 3).",
+            ),
+        ),
+        (_table(data),),
+    )
+
+
+def controllers(data: ReportData, scenario: str) -> list[str]:
+    """Controllers that ran in a scenario, in the order of the metrics."""
+    tree = data.metrics["generate_traces"].get(scenario, {})
+    return [name for name, value in tree.items() if isinstance(value, dict) and "mean_sm" in value]
+
+
+def _verdict(data: ReportData) -> str:
+    parts = []
+    for scenario in SCENARIOS:
+        runs = data.metrics["generate_traces"].get(scenario, {})
+        if not {"noctrl", "weaver"} <= runs.keys():
+            continue
+        ours, theirs = runs["weaver"], runs["noctrl"]
+        fewer = (
+            f"{theirs['transitions'] / ours['transitions']:.1f} times fewer"
+            if ours["transitions"]
+            else f"no transitions instead of {theirs['transitions']}"
+        )
+        more = 100 * (ours["mean_sm"] / theirs["mean_sm"] - 1)
+        parts.append(
+            f"{scenario.replace('_', ' ')}: {fewer} at {more:+.1f} % mean SM and "
+            f"{ours['delay_p95_ms'] - theirs['delay_p95_ms']:+.2f} ms p95 delay"
+        )
+    return "WEAVER against NoCtrl: " + "; ".join(parts) + "."
+
+
+def _timeline(data: ReportData) -> Figure:
+    columns = data.table("generate_traces.timeline")
+    figure = Figure(figsize=(9, 4))
+    panels = figure.subplots(2, 1, sharex=True, sharey=True)
+    for axes, controller in zip(panels, ("noctrl", "weaver"), strict=True):
+        keep = columns["controller"] == controller
+        slot, sm = columns["slot"][keep], columns["sm"][keep]
+        order = np.argsort(slot, kind="stable")
+        slot, sm = slot[order] - slot.min(), sm[order]
+        axes.fill_between(slot, sm, step="post", color=style.colour(controller), alpha=0.25, lw=0)
+        axes.step(slot, sm, where="post", color=style.colour(controller), label="reserved")
+        if "demand_sm" in columns:
+            demand = columns["demand_sm"][keep][order]
+            axes.plot(slot, demand, ".", ms=3, color=style.INK, label="demand")
+        changes = np.flatnonzero(np.diff(sm)) + 1
+        axes.plot(slot[changes], np.full(changes.size, -1.5), "|", ms=7, color=style.RED)
+        axes.set(
+            title=f"{style.title(controller)}: {changes.size} transitions, mean {sm.mean():.1f} SM",
+            ylabel="SM",
+        )
+    panels[0].legend(loc="upper right", ncols=2)
+    panels[1].set_xlabel("slot (500 us)")
+    return figure
+
+
+def _controllers(data: ReportData) -> Figure:
+    figure = Figure(figsize=(9, 3))
+    panels = figure.subplots(1, 3)
+    shown = (
+        ("transitions", "transitions"),
+        ("mean_sm", "mean reservation (SM)"),
+        ("delay_p95_ms", "p95 delay (ms)"),
+    )
+    for axes, (name, label) in zip(panels, shown, strict=True):
+        known = controllers(data, SCENARIOS[0])
+        width = 0.8 / len(known)
+        for i, controller in enumerate(known):
+            values = [data.metric("generate_traces", f"{s}.{controller}.{name}") for s in SCENARIOS]
+            axes.bar(
+                np.arange(len(SCENARIOS)) + (i - (len(known) - 1) / 2) * width,
+                [np.nan if v is None else v for v in values],
+                width * 0.92,
+                color=style.colour(controller),
+                label=style.title(controller),
+            )
+        axes.set_xticks(range(len(SCENARIOS)), [s.replace("_", " ") for s in SCENARIOS])
+        axes.set_title(label)
+        axes.grid(visible=False, axis="x")
+    panels[0].set_yscale("symlog", linthresh=10)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    return figure
+
+
+def _spare_by_hour(data: ReportData) -> Figure:
+    columns = data.table("generate_traces.cells", scenario="macro", controller="weaver")
+    cells = np.unique(columns["cell"])
+    figure = Figure(figsize=(9, 3.2))
+    lines, image = figure.subplots(1, 2, width_ratios=(1, 1.1))
+    grid = np.full((cells.size, 24), np.nan)
+    grid[np.searchsorted(cells, columns["cell"]), columns["hour"]] = columns["spare_pct"]
+    shades = (style.BLUE, style.ORANGE, style.GREEN, style.RED, style.PURPLE, style.SKY)
+    for i, cell in enumerate(cells):
+        lines.plot(grid[i], color=shades[i % len(shades)], label=f"site {cell}")
+    lines.set(xlabel="hour", ylabel="spare SMs (%)", title="by hour", xlim=(0, 23), ylim=(0, 100))
+    lines.legend(ncols=2, loc="lower left")
+    drawn = image.imshow(grid, aspect="auto", cmap="Blues", interpolation="nearest")
+    image.set(xlabel="hour", ylabel="site", title="by site and hour")
+    image.set_yticks(range(cells.size), [str(c) for c in cells])
+    image.grid(visible=False)
+    figure.colorbar(drawn, ax=image, label="spare SMs (%)", pad=0.02)
+    return figure
+
+
+def _table(data: ReportData) -> Grid:
+    rows = [
+        [
+            scenario.replace("_", " "),
+            style.title(controller),
+            *(data.metric("generate_traces", f"{scenario}.{controller}.{c}") for c, _ in _COLUMNS),
+        ]
+        for scenario in SCENARIOS
+        for controller in controllers(data, scenario)
+    ]
+    return Grid(
+        "All scenarios and controllers.",
+        ["scenario", "controller", *(label for _, label in _COLUMNS)],
+        rows,
+    )
