@@ -31,13 +31,13 @@ quick: $(STAMP)  ## the same with the quick preset, beside the main results
 	@ranloom run --preset quick
 
 test: lint  ## linters, types, import contracts, tests
-	python -m pytest -n 2
+	python -m pytest -n 2 --dist loadgroup
 
 lint: $(STAMP)  ## linters, types, import contracts
 	ruff check .
 	ruff format --check .
 	mypy
-	lint-imports
+	lint-imports --no-logo
 
 ui: $(STAMP)  ## MLflow on 127.0.0.1:5055
 	mlflow server --host 127.0.0.1 --port $(PORT_UI) --workers 1 \

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests over the whole chain share one worker, so that the chain runs once."""
+    for item in items:
+        if "quick_chain" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.xdist_group("chain"))
+            item.add_marker(pytest.mark.timeout(600))
 
 
 @pytest.fixture(scope="session")
@@ -23,3 +33,47 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"real data not present: set RANLOOM_DATA (looked in {folder})")
     return folder
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The whole chain after a run at the quick preset.
+
+    Args:
+        place: root of its workspace, with ``params.yaml``, ``dvc.lock`` and ``outs/``.
+        store: folder of its MLflow store.
+    """
+
+    place: Path
+    store: Path
+
+    @property
+    def outs(self) -> Path:
+        """Outputs, one folder a stage."""
+        return self.place / "outs"
+
+
+@pytest.fixture(scope="session")
+def quick_chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    """The chain, run once a session at the quick preset, with a cache and a store of its own."""
+    import stages
+    from pipeline import dvc, workspace
+    from pipeline.check import check
+    from pipeline.registry import discover
+    from ranloom.errors import InputError
+
+    folder = tmp_path_factory.mktemp("chain")
+    registry = discover(stages)
+    place = workspace.place(ROOT, registry, "quick", {}, folder / "quick")
+    config = (place / ".dvc" / "config").read_text(encoding="utf-8")
+    own = config.replace(str(ROOT / ".dvc" / "cache"), str(folder / "cache"))
+    (place / ".dvc" / "config").write_text(own, encoding="utf-8")
+    assert check(place, registry, InputError) == []
+    chain = Chain(place, folder / "mlruns")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RANLOOM_STORE", str(chain.store))
+        patch.delenv("RANLOOM_TRACKING", raising=False)
+        patch.setenv("DVC_SITE_CACHE_DIR", str(folder / "site"))
+        outcome = dvc.repro(place)
+    assert outcome == dvc.Outcome(0, ())
+    return chain

@@ -1,0 +1,87 @@
+"""What every stage must declare, and what importing the declarations may cost."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import stages
+from pipeline import render
+from pipeline.registry import Registry, discover, nested_models
+from pipeline.stage import StageParams, Table
+
+REGISTRY = discover(stages)
+
+HEAVY = ("torch", "mlflow", "prefect", "dvc", "matplotlib", "ortools", "optuna", "pandas", "zmq")
+
+
+def models(model: type[StageParams]) -> Iterator[type[StageParams]]:
+    yield model
+    for field in model.model_fields.values():
+        for nested in nested_models(field):
+            yield from models(nested)
+
+
+def test_declarations_are_consistent() -> None:
+    assert REGISTRY.faults() == []
+
+
+def test_generated_files_are_up_to_date(root: Path) -> None:
+    """Otherwise: ``python -m stages render``."""
+    assert render.stale(root, REGISTRY) == []
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_parameter_says_what_it_means(name: str) -> None:
+    for model in models(REGISTRY[name].params):
+        for key, field in model.model_fields.items():
+            nested = any(True for _ in nested_models(field))
+            assert field.description or nested, f"{name}: {model.__name__}.{key}"
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_numbers_have_bounds(name: str) -> None:
+    """A number that nothing bounds cannot be checked."""
+    for model in models(REGISTRY[name].params):
+        for key, field in model.model_fields.items():
+            if field.annotation in (int, float):
+                assert field.metadata, f"{name}: {model.__name__}.{key}"
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_every_output_and_column_is_described(name: str) -> None:
+    stage = REGISTRY[name]
+    assert stage.title
+    assert not stage.title.endswith(".")
+    assert stage.headline, "at least one number to show after a run"
+    assert inspect.getdoc(inspect.getmodule(stage.run))
+    for output in stage.outputs.values():
+        assert output.description
+        if isinstance(output, Table):
+            assert output.columns
+            assert all(column.description for column in output.columns)
+
+
+def test_declarations_are_cheap_to_import() -> None:
+    """Every command and every stage process imports all of them."""
+    program = (
+        "import sys, stages; from pipeline.registry import discover; discover(stages); "
+        f"print([m for m in {HEAVY} if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_the_order_is_the_chain() -> None:
+    order = list(REGISTRY)
+    registry = Registry(reversed(list(REGISTRY.values())))
+    assert list(registry) == order
+    chain = ["profile_lut", "calibrate_scheduler", "generate_traces", "replay_spare", "report"]
+    assert [name for name in order if name in chain] == [name for name in chain if name in order]
