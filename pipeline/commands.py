@@ -91,16 +91,20 @@ def _check(root: Path, registry: Registry, input_error: type[Exception]) -> int:
 
 
 def _render(root: Path, registry: Registry) -> int:
-    from pipeline import render
+    from pipeline import render, runner
 
+    if declared := registry.faults():
+        return runner.refuse(declared)
     for path in render.write(root, registry):
         print(f"wrote {path.relative_to(root)}")
     return 0
 
 
 def _ast_commit(root: Path, registry: Registry) -> int:
-    from pipeline import ast_commit
+    from pipeline import ast_commit, runner
 
+    if declared := registry.faults():
+        return runner.refuse(declared)
     return ast_commit.main(root, registry)
 
 

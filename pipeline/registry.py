@@ -103,9 +103,10 @@ class Registry(Mapping[str, Stage]):
 
     def faults(self) -> list[str]:
         """Everything that is wrong with the declarations, one line each."""
-        return [line for stage in self.values() for line in self._faults_of(stage)]
+        return [line for stage in self.values() for line in self.faults_of(stage)]
 
-    def _faults_of(self, stage: Stage) -> Iterator[str]:
+    def faults_of(self, stage: Stage) -> Iterator[str]:
+        """What is wrong with one declaration, one line each."""
         at = f"stages/{stage.name}.py"
         if not stage.outputs:
             yield f"{at}: declares no output; a stage without a cached out is never re-run by DVC"

@@ -39,6 +39,8 @@ def run(root: Path, registry: Registry, name: str, input_error: type[Exception])
         Exit code: 0, or 2 where parameters or inputs cannot be used (one line each on stderr).
     """
     stage = registry[name]
+    if declared := list(registry.faults_of(stage)):
+        return refuse(declared)
     try:
         document = params.load(root / params.PARAMS)
         values = params.build(stage, document)

@@ -66,6 +66,8 @@ def test_faults_of_declarations_are_found(project) -> None:
     project.edit("stages/total.py", 'FromStage("draw", "rows")', 'FromStage("draw", "cols")')
     (line,) = project.stages("check", code=2).stderr.splitlines()
     assert line.startswith("stages/total.py: input rows: stage draw has no output 'cols'")
+    for command in ("total", "render", "ast-commit"):
+        assert project.stages(command, code=2).stderr == f"{line}\n"
 
 
 class Params(StageParams):
