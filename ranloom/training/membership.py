@@ -60,6 +60,10 @@ class Members:
         """Whether some incarnation of the site is alive."""
         return 0 <= site < len(self.alive) and bool(self.alive[site])
 
+    def living(self) -> list[int]:
+        """Sites alive, ascending."""
+        return [int(site) for site in np.flatnonzero(self.alive)]
+
     def join(self, site: int, memory_bytes: int, tflops: float, now_s: float) -> int:
         """Take a site in; its new incarnation.
 

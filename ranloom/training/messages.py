@@ -352,7 +352,7 @@ class Assign:
         activation_from: site that has or will have the output of the stage before,
             ``FROM_DATA`` on the first stage, or ``NOT_YET``.
         gradient_from: the same for the input gradient of the stage after; ``FROM_DATA`` on the
-            last stage.
+            last stage. ``NOT_YET`` also where no backward task is wanted.
     """
 
     site: int
@@ -380,7 +380,8 @@ class Discard:
 class Merge:
     """Add the gradient that this attempt made to the partial sum of the step, and note it there.
 
-    Sent once all stages of the micro-batch are committed, never before.
+    Sent once all stages of the micro-batch are committed, never before. Whatever else the site
+    retains of the micro-batch may be freed.
     """
 
     site: int
@@ -391,7 +392,10 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Retained outputs and kept activations of these micro-batches may be freed."""
+    """Retained outputs and kept activations of these micro-batches may be freed.
+
+    For sites that retain something of a complete micro-batch without holding a gradient of it.
+    """
 
     site: int
     incarnation: int
@@ -401,7 +405,11 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class Recipient:
-    """Who gets a total, and which layers of it (a site that copies layers needs only those)."""
+    """Who gets a total, and which layers of it.
+
+    A holder of the stage gets all, written as layers -1 to -1; a site that copies layers for the
+    next layout gets only those.
+    """
 
     site: int
     first_layer: int

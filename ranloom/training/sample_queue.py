@@ -8,6 +8,20 @@ applied. Applied numbers stay revocable until a checkpoint covers them.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What a roll-back took back.
+
+    Args:
+        steps: applied steps undone.
+        micro_batches: micro-batches returned to the front of the queue.
+    """
+
+    steps: int
+    micro_batches: int
 
 
 class MicroBatchQueue:
@@ -75,11 +89,9 @@ class MicroBatchQueue:
         """A checkpoint holds this version: what it consumed is final."""
         self._since_checkpoint = [e for e in self._since_checkpoint if e[0] > model_version]
 
-    def roll_back(self) -> int:
-        """Return everything applied since the last checkpoint to the front; how many."""
-        count = 0
-        for _, numbers in self._since_checkpoint:
+    def roll_back(self) -> Returned:
+        """Return everything applied since the last checkpoint to the front."""
+        undone, self._since_checkpoint = self._since_checkpoint, []
+        for _, numbers in undone:
             self.put_back(numbers)
-            count += len(numbers)
-        self._since_checkpoint = []
-        return count
+        return Returned(len(undone), sum(len(numbers) for _, numbers in undone))

@@ -18,6 +18,8 @@ class CoordinatorSettings:
         max_steps: steps to apply before draining.
         micro_batch_limit: micro-batches in the global queue of the run; -1 for no end.
         window: micro-batches in work at a time in a replica, and unmerged gradients of a site.
+        hop_s: predicted time to hand a tensor to another site.
+        reduce_fanout: children of a node in the reduction tree.
         control_interval_s: AIR control interval (Eq. 2).
         slack_fraction: largest elastic slack over the nominal barrier deadline, theta_AIR (Eq. 2).
         steal_gain: predicted gain, as a share of the nominal step time, from which pending work
@@ -48,6 +50,8 @@ class CoordinatorSettings:
     max_steps: int
     micro_batch_limit: int
     window: int
+    hop_s: float
+    reduce_fanout: int
     control_interval_s: float
     slack_fraction: float
     steal_gain: float
@@ -75,6 +79,8 @@ class CoordinatorSettings:
             "max_steps": 1,
             "micro_batch_limit": -1,
             "window": 1,
+            "hop_s": 0.0,
+            "reduce_fanout": 1,
             "slack_fraction": 0.0,
             "steal_gain": 0.0,
             "exact_assignment": 0,
