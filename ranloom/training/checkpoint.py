@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +26,12 @@ _OPT_POSITION_OFFSET = 2  # Hugging Face OPT keeps two unused rows before the fi
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """State between two steps.
+    """State of a range of layers between two steps.
 
     Args:
         model: shape of the decoder.
-        version: model version = number of steps applied.
+        version: model version.
+        layers: first decoder layer and one past the last; the whole model is (0, L).
         weights: parameters by name.
         optimizer: state tensors by parameter name and entry; empty for plain SGD.
         progress: small facts that a resumed run needs (position in the sample queue, seed).
@@ -38,9 +39,10 @@ class Checkpoint:
 
     model: ModelConfig
     version: int
+    layers: tuple[int, int]
     weights: Mapping[str, Tensor]
     optimizer: OptimizerState
-    progress: Mapping[str, Any]
+    progress: Mapping[str, Any] = field(default_factory=dict)
 
 
 def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
@@ -58,6 +60,7 @@ def save_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
         "format": FORMAT,
         "model": asdict(checkpoint.model),
         "version": checkpoint.version,
+        "layers": list(checkpoint.layers),
         "progress": dict(checkpoint.progress),
     }
     # One metadata entry: safetensors does not keep the order of several.
@@ -95,17 +98,44 @@ def load_checkpoint(path: Path) -> Checkpoint:
             optimizer.setdefault(parameter, {})[entry] = tensor
         else:
             weights[name] = tensor
-    check_weights(str(path), model, weights)
-    return Checkpoint(model, facts["version"], weights, optimizer, facts["progress"])
+    layers = (facts["layers"][0], facts["layers"][1])
+    _check_weights(str(path), model, layers, weights)
+    return Checkpoint(model, facts["version"], layers, weights, optimizer, facts["progress"])
 
 
-def check_weights(where: str, model: ModelConfig, weights: Mapping[str, Tensor]) -> None:
-    """Refuse weights that are not those of the model.
+def stage_path(folder: Path, version: int, layers: tuple[int, int]) -> Path:
+    """File of one stage's part of a checkpoint."""
+    return folder / f"version-{version}-layers-{layers[0]}-{layers[1]}.safetensors"
+
+
+def load_stages(folder: Path, model: ModelConfig, version: int) -> Checkpoint:
+    """Put the parts of a checkpoint, one a stage, together to the whole model.
+
+    Raises:
+        InputError: a part is missing, spoilt, or of another model.
+    """
+    weights: dict[str, Tensor] = {}
+    optimizer: OptimizerState = {}
+    for path in sorted(folder.glob(f"version-{version}-layers-*.safetensors")):
+        part = load_checkpoint(path)
+        if part.model != model or part.version != version:
+            raise InputError(str(path), part.model, f"allowed: a part of {model}")
+        weights |= part.weights
+        optimizer |= part.optimizer
+    layers = (0, model.layers)
+    _check_weights(f"{folder}: version {version}", model, layers, weights)
+    return Checkpoint(model, version, layers, weights, optimizer)
+
+
+def _check_weights(
+    where: str, model: ModelConfig, layers: tuple[int, int], weights: Mapping[str, Tensor]
+) -> None:
+    """Refuse weights that are not those of the layers.
 
     Raises:
         InputError: a parameter is missing or unknown, or has another shape or type.
     """
-    shapes = parameter_shapes(model, 0, model.layers)
+    shapes = parameter_shapes(model, *layers)
     if weights.keys() != shapes.keys():
         differing = sorted(weights.keys() ^ shapes.keys())
         raise InputError(where, differing, "allowed: exactly the parameters of the model")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -92,6 +92,12 @@ class MicroBatch:
     sample_ids: tuple[int, ...]
     tokens: Tensor
     lengths: Tensor
+
+    def to(self, device: str) -> MicroBatch:
+        """The same micro-batch with its tensors on a device."""
+        if device == "cpu":
+            return self
+        return replace(self, tokens=self.tokens.to(device), lengths=self.lengths.to(device))
 
 
 def even_boundaries(layers: int, stages: int) -> tuple[int, ...]:
@@ -231,7 +237,8 @@ class OptStage(nn.Module):
         self.is_first = first == 0
         self.is_last = end == config.layers
         dtype = config.torch_dtype
-        with torch.device("meta"):
+        # What the modules draw for themselves is overwritten; nobody else's stream may notice.
+        with torch.random.fork_rng(devices=[]):
             if self.is_first or self.is_last:
                 self.embed_tokens = nn.Embedding(config.vocabulary, config.width, dtype=dtype)
             if self.is_first:
@@ -241,7 +248,6 @@ class OptStage(nn.Module):
             )
             if self.is_last:
                 self.final_layer_norm = nn.LayerNorm(config.width, dtype=dtype)
-        self.to_empty(device="cpu")
         for name, parameter in self.named_parameters():
             parameter.data.copy_(_initial_value(name, parameter, seed))
 

@@ -13,10 +13,14 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.optim.adamw import adamw
+from torch.optim.sgd import sgd
 
 from ranloom.errors import InputError
 
 _CLIP_EPSILON = 1e-6  # of torch.nn.utils.clip_grad_norm_
+ADAM_BETAS = (0.9, 0.999)
+ADAM_EPSILON = 1e-8
 OptimizerState = dict[str, dict[str, Tensor]]
 
 
@@ -69,24 +73,6 @@ class OptimizerConfig:
         return self.learning_rate * factor
 
 
-def make_optimizer(config: OptimizerConfig, module: nn.Module) -> torch.optim.Optimizer:
-    """The torch optimizer of a module."""
-    if config.name == "adamw":
-        return torch.optim.AdamW(
-            module.parameters(),
-            lr=config.learning_rate,
-            weight_decay=config.weight_decay,
-            foreach=False,
-        )
-    return torch.optim.SGD(
-        module.parameters(),
-        lr=config.learning_rate,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        foreach=False,
-    )
-
-
 def mean_gradient_scale(config: OptimizerConfig, samples: int, squared_norm_of_sum: float) -> float:
     """Factor that turns the sum of per-sample gradients into the clipped mean.
 
@@ -103,55 +89,86 @@ def mean_gradient_scale(config: OptimizerConfig, samples: int, squared_norm_of_s
     return scale
 
 
-def apply_update(
-    optimizer: torch.optim.Optimizer,
-    module: nn.Module,
-    summed: Mapping[str, Tensor],
-    scale: float,
-    learning_rate: float,
-) -> None:
-    """One step of the optimizer on a stage.
-
-    Args:
-        optimizer: made by ``make_optimizer`` for ``module``.
-        module: the stage.
-        summed: summed per-sample gradients by parameter name.
-        scale: from ``mean_gradient_scale``.
-        learning_rate: from ``step_learning_rate``.
-    """
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-    for name, parameter in module.named_parameters():
-        parameter.grad = summed[name] * scale
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-
-
 def squared_norm(summed: Mapping[str, Tensor]) -> float:
     """Squared norm over all tensors, summed in float64 in the order of the names."""
     return math.fsum(float(summed[name].double().square().sum()) for name in sorted(summed))
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer, module: nn.Module) -> OptimizerState:
-    """Tensors of the optimizer by parameter name; scalars (step counts) as 0-d tensors."""
-    state: OptimizerState = {}
-    for name, parameter in module.named_parameters():
-        entries = {
-            key: value.detach() if isinstance(value, Tensor) else torch.tensor(value)
-            for key, value in optimizer.state.get(parameter, {}).items()
-            if value is not None
-        }
-        if entries:
-            state[name] = entries
-    return state
+class StageOptimizer:
+    """The update rule with its state for the parameters of one stage.
 
+    Uses torch's functional updates: the optimizer classes import the compiler stack, which takes
+    seconds in every process.
 
-def load_optimizer_state(
-    optimizer: torch.optim.Optimizer, module: nn.Module, state: Mapping[str, Mapping[str, Tensor]]
-) -> None:
-    """Put tensors taken by ``optimizer_state`` back; parameters without an entry start fresh."""
-    for name, parameter in module.named_parameters():
-        if name in state:
-            optimizer.state[parameter] = {
-                key: value.clone() for key, value in sorted(state[name].items())
-            }
+    Args:
+        config: the rule.
+        module: the stage whose parameters are updated.
+    """
+
+    def __init__(self, config: OptimizerConfig, module: nn.Module) -> None:
+        self._config = config
+        self._parameters = dict(module.named_parameters())
+        self.state: OptimizerState = {}
+
+    @torch.no_grad()
+    def step(self, summed: Mapping[str, Tensor], scale: float, learning_rate: float) -> None:
+        """Update the parameters in place.
+
+        Args:
+            summed: summed per-sample gradients by parameter name.
+            scale: from ``mean_gradient_scale``.
+            learning_rate: from ``OptimizerConfig.step_learning_rate``.
+        """
+        gradients = [summed[name] * scale for name in self._parameters]
+        parameters: list[Tensor] = list(self._parameters.values())
+        if self._config.name == "adamw":
+            self._adamw(parameters, gradients, learning_rate)
+        else:
+            self._sgd(parameters, gradients, learning_rate)
+
+    def _sgd(self, parameters: list[Tensor], gradients: list[Tensor], rate: float) -> None:
+        config = self._config
+        momenta = [self.state.get(name, {}).get("momentum_buffer") for name in self._parameters]
+        sgd(
+            parameters,
+            gradients,
+            momenta,
+            foreach=False,
+            fused=False,
+            weight_decay=config.weight_decay,
+            momentum=config.momentum,
+            lr=rate,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        for name, momentum in zip(self._parameters, momenta, strict=True):
+            if momentum is not None:
+                self.state[name] = {"momentum_buffer": momentum}
+
+    def _adamw(self, parameters: list[Tensor], gradients: list[Tensor], rate: float) -> None:
+        for name, parameter in self._parameters.items():
+            if name not in self.state:
+                self.state[name] = {
+                    "step": torch.zeros((), dtype=torch.float64),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+        states = [self.state[name] for name in self._parameters]
+        adamw(
+            parameters,
+            gradients,
+            [state["exp_avg"] for state in states],
+            [state["exp_avg_sq"] for state in states],
+            [],
+            [state["step"] for state in states],
+            foreach=False,
+            fused=False,
+            amsgrad=False,
+            beta1=ADAM_BETAS[0],
+            beta2=ADAM_BETAS[1],
+            lr=rate,
+            weight_decay=self._config.weight_decay,
+            eps=ADAM_EPSILON,
+            maximize=False,
+        )

@@ -2,8 +2,8 @@
 
 The oracle is told only the *numbers* of the micro-batches that each step merged. Which samples
 these are it works out from the seed; the gradients come from the uncut model and autograd, the
-mean and the clipping from torch's own functions. It shares the model and the data with the
-runtime, and nothing of its protocol, reduction or update code.
+mean, the clipping and the update from torch's own classes. It shares the model and the data with
+the runtime, and nothing of its protocol, reduction or update code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ranloom.training.data import Corpus, SampleOrder
 from ranloom.training.opt_model import ModelConfig, OptStage
-from ranloom.training.optimizer import OptimizerConfig, make_optimizer
+from ranloom.training.optimizer import ADAM_BETAS, ADAM_EPSILON, OptimizerConfig
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def train_reference(
     """
     module = OptStage(model, 0, model.layers, seed)
     parameters = list(module.parameters())
-    torch_optimizer = make_optimizer(optimizer, module)
+    torch_optimizer = _torch_optimizer(optimizer, parameters)
     losses = []
     for step, micro_batches in sorted(merged.items()):
         total = 0.0
@@ -76,6 +76,27 @@ def train_reference(
         losses.append(total / samples)
     weights = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     return ReferenceRun(weights, losses)
+
+
+def _torch_optimizer(
+    config: OptimizerConfig, parameters: list[torch.nn.Parameter]
+) -> torch.optim.Optimizer:
+    if config.name == "adamw":
+        return torch.optim.AdamW(
+            parameters,
+            lr=config.learning_rate,
+            betas=ADAM_BETAS,
+            eps=ADAM_EPSILON,
+            weight_decay=config.weight_decay,
+            foreach=False,
+        )
+    return torch.optim.SGD(
+        parameters,
+        lr=config.learning_rate,
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
+        foreach=False,
+    )
 
 
 def weights_relative_error(weights: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> float:

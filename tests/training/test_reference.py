@@ -16,11 +16,8 @@ from ranloom.training.data import SampleOrder, generate_text
 from ranloom.training.opt_model import ModelConfig, OptStage
 from ranloom.training.optimizer import (
     OptimizerConfig,
-    apply_update,
-    load_optimizer_state,
-    make_optimizer,
+    StageOptimizer,
     mean_gradient_scale,
-    optimizer_state,
     squared_norm,
 )
 from ranloom.training.reference import (
@@ -53,16 +50,16 @@ def summed_gradients(module: OptStage, micro_batches, step: int):
 )
 def test_our_update_equals_torch_on_the_whole_model(optimizer):
     module = OptStage(MODEL, 0, 2, seed=8)
-    torch_optimizer = make_optimizer(optimizer, module)
+    ours = StageOptimizer(optimizer, module)
     for step, micro_batches in MERGED.items():
         summed = summed_gradients(module, micro_batches, step)
         samples = 3 * len(micro_batches)
         scale = mean_gradient_scale(optimizer, samples, squared_norm(summed))
         rate = optimizer.step_learning_rate(samples)
-        apply_update(torch_optimizer, module, summed, scale, rate)
+        ours.step(summed, scale, rate)
     reference = train_reference(MODEL, optimizer, CORPUS, ORDER, MERGED, seed=8)
-    ours = {name: p.detach() for name, p in module.named_parameters()}
-    assert weights_relative_error(ours, reference.weights) < 1e-13
+    weights = {name: p.detach() for name, p in module.named_parameters()}
+    assert weights_relative_error(weights, reference.weights) < 1e-13
 
 
 def test_sgd_by_hand_on_one_step():
@@ -101,27 +98,26 @@ def test_lost_and_doubled_are_counted():
 def test_checkpoint_round_trip_is_exact_and_resumable(tmp_path):
     optimizer = OptimizerConfig("adamw", 0.01)
     module = OptStage(MODEL, 0, 2, seed=8)
-    torch_optimizer = make_optimizer(optimizer, module)
+    stage_optimizer = StageOptimizer(optimizer, module)
 
     def advance(target, target_optimizer, step):
-        summed = summed_gradients(target, [step], step)
-        apply_update(target_optimizer, target, summed, 1 / 3, 0.01)
+        target_optimizer.step(summed_gradients(target, [step], step), 1 / 3, 0.01)
 
-    advance(module, torch_optimizer, 0)
+    advance(module, stage_optimizer, 0)
     path = tmp_path / "model.safetensors"
     weights = {name: p.detach() for name, p in module.named_parameters()}
-    state = optimizer_state(torch_optimizer, module)
-    save_checkpoint(path, Checkpoint(MODEL, 1, weights, state, {"next_micro_batch": 1}))
+    state = stage_optimizer.state
+    save_checkpoint(path, Checkpoint(MODEL, 1, (0, 2), weights, state, {"next_micro_batch": 1}))
     first_bytes = path.read_bytes()
-    save_checkpoint(path, Checkpoint(MODEL, 1, weights, state, {"next_micro_batch": 1}))
+    save_checkpoint(path, Checkpoint(MODEL, 1, (0, 2), weights, state, {"next_micro_batch": 1}))
     assert path.read_bytes() == first_bytes
 
     loaded = load_checkpoint(path)
     resumed = OptStage(MODEL, 0, 2, seed=99)
     resumed.load_state_dict(dict(loaded.weights))
-    resumed_optimizer = make_optimizer(optimizer, resumed)
-    load_optimizer_state(resumed_optimizer, resumed, loaded.optimizer)
-    advance(module, torch_optimizer, 1)
+    resumed_optimizer = StageOptimizer(optimizer, resumed)
+    resumed_optimizer.state = loaded.optimizer
+    advance(module, stage_optimizer, 1)
     advance(resumed, resumed_optimizer, 1)
     for (name, one), (_, two) in zip(
         module.named_parameters(), resumed.named_parameters(), strict=True
@@ -134,18 +130,18 @@ def test_spoilt_checkpoints_are_refused(tmp_path):
     module = OptStage(MODEL, 0, 2, seed=8)
     weights = {name: p.detach() for name, p in module.named_parameters()}
     path = tmp_path / "model.safetensors"
-    save_checkpoint(path, Checkpoint(MODEL, 0, weights, {}, {}))
+    save_checkpoint(path, Checkpoint(MODEL, 0, (0, 2), weights, {}))
     whole = path.read_bytes()
     for spoilt in (whole[: len(whole) // 2], b"", b"\xff" * 64):
         path.write_bytes(spoilt)
         with pytest.raises(InputError, match="whole safetensors"):
             load_checkpoint(path)
     partial = {name: t for name, t in weights.items() if not name.startswith("layers.1.fc1")}
-    save_checkpoint(path, Checkpoint(MODEL, 0, partial, {}, {}))
+    save_checkpoint(path, Checkpoint(MODEL, 0, (0, 2), partial, {}))
     with pytest.raises(InputError, match=r"layers.1.fc1"):
         load_checkpoint(path)
     narrow = {name: t.float() for name, t in weights.items()}
-    save_checkpoint(path, Checkpoint(MODEL, 0, narrow, {}, {}))
+    save_checkpoint(path, Checkpoint(MODEL, 0, (0, 2), narrow, {}))
     with pytest.raises(InputError, match="float64"):
         load_checkpoint(path)
 

@@ -78,6 +78,31 @@ class Codec:
             _forbid_loose_fields(message_type)
             self._adapters[message_type.__name__] = TypeAdapter(message_type)
 
+    def dump(self, message: Any) -> tuple[str, str]:
+        """Kind and JSON of one message.
+
+        Raises:
+            KeyError: a message of a type that this codec was not made for.
+        """
+        kind = type(message).__name__
+        return kind, self._adapters[kind].dump_json(message).decode()
+
+    def load(self, kind: str, body: str) -> Any:
+        """The message of this kind that the JSON describes.
+
+        Raises:
+            WireError: an unknown kind, or fields that are missing, unknown or of another type.
+        """
+        adapter = self._adapters.get(kind)
+        if adapter is None:
+            raise WireError("schema", f"unknown kind {kind!r}")
+        try:
+            return adapter.validate_json(body)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            raise WireError("schema", f"{kind}.{place}: {first['msg']}") from None
+
     def encode(
         self,
         sender: str,
@@ -93,8 +118,8 @@ class Codec:
         """
         bodies = []
         for message in messages:
-            kind = type(message).__name__
-            bodies.append(f'["{kind}",{self._adapters[kind].dump_json(message).decode()}]')
+            kind, body = self.dump(message)
+            bodies.append(f'["{kind}",{body}]')
         frames: list[bytes | memoryview] = [b""]
         described = []
         for name, tensor in (tensors or {}).items():
@@ -129,15 +154,7 @@ class Codec:
     def _message(self, entry: Any) -> Any:
         if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)):
             raise WireError("schema", "a message is [kind, fields]")
-        adapter = self._adapters.get(entry[0])
-        if adapter is None:
-            raise WireError("schema", f"unknown kind {entry[0]!r}")
-        try:
-            return adapter.validate_json(json.dumps(entry[1]))
-        except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            place = ".".join(str(part) for part in first["loc"])
-            raise WireError("schema", f"{entry[0]}.{place}: {first['msg']}") from None
+        return self.load(entry[0], json.dumps(entry[1]))
 
 
 def _header(frames: Sequence[bytes | memoryview]) -> dict[str, Any]:

@@ -1,0 +1,344 @@
+"""The process of the coordinator: sockets, clock and durable log around the pure core.
+
+One turn of the loop takes in what has arrived, hands it to the core event by event, syncs the log
+once, and only then sends what the core decided. Killed at any point and started again on the
+same log, it goes on under a new incarnation.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO, get_args
+
+from ranloom.training.coordinator import Coordinator
+from ranloom.training.costs import LayerCosts
+from ranloom.training.layout import Layout
+from ranloom.training.messages import (
+    CoordinatorRestarted,
+    Event,
+    Fence,
+    Note,
+    NoteKind,
+    SiteJoined,
+    SiteLost,
+    Tick,
+    Welcome,
+)
+from ranloom.training.runtime.event_log import EventLog
+from ranloom.training.runtime.peer_messages import (
+    CODEC,
+    LOG_CODEC,
+    Channel,
+    Directory,
+    Hello,
+    Peer,
+    Refused,
+    Stop,
+    Stopped,
+    site_name,
+)
+from ranloom.training.runtime.setup import TrainingSetup, difference
+from ranloom.training.runtime.transport import Endpoint, Identity, LinkLimits
+from ranloom.training.runtime.wire import Packet
+from ranloom.training.settings import CoordinatorSettings
+
+_SITE_EVENTS = tuple(kind for kind in get_args(Event) if kind not in (Tick, CoordinatorRestarted))
+_STOP_REPEAT_S = 0.2
+
+
+@dataclass(frozen=True)
+class CoordinatorConfig:
+    """All that the coordinator process is told.
+
+    Args:
+        identity: its name, keys and the keys that it admits.
+        bind: address to listen at; a restart takes the one of its first start.
+        sites: number of sites that may join, 0 to ``sites`` - 1.
+        setup: what is trained.
+        settings: of the core.
+        layout: to start with.
+        costs: of the layers.
+        limits: of its sockets.
+        folder: where the log, the notes and the address file go.
+        heartbeat_s: longest silence towards a site.
+        stop_patience_s: time given to the sites to write their final weights.
+        give_up_s: the process ends by itself after this time, whatever happens.
+    """
+
+    identity: Identity
+    bind: str
+    sites: int
+    setup: TrainingSetup
+    settings: CoordinatorSettings
+    layout: Layout
+    costs: LayerCosts
+    limits: LinkLimits
+    folder: Path
+    heartbeat_s: float
+    stop_patience_s: float
+    give_up_s: float
+
+
+@dataclass
+class _Line:
+    """The control channel of one incarnation of a site."""
+
+    incarnation: int
+    nonce: int = -1
+    sent: int = 0
+    received: int = 0
+    sent_at_s: float = 0.0
+
+
+class CoordinatorProcess:
+    """Event loop of the coordinator.
+
+    Args:
+        config: all that it is told.
+    """
+
+    def __init__(self, config: CoordinatorConfig) -> None:
+        self._config = config
+        self._log = EventLog(config.folder / "coordinator.sqlite", LOG_CODEC)
+        bind = self._log.fact("address") or config.bind
+        self._endpoint = Endpoint(config.identity, CODEC, bind, config.limits)
+        self._facts = config.setup.facts(config.setup.corpus())
+        _warm_up(config)
+        self._core = new_core(config)
+        self._notes: TextIO = (config.folder / "notes.jsonl").open("a", buffering=1)
+        self._session = time.time_ns()
+        self._started_s = time.monotonic()
+        self._clock_offset_s = 0.0
+        self._sites = {site_name(site): site for site in range(config.sites)}
+        self._lines: dict[int, _Line] = {}
+        self._addresses: dict[int, str] = {}
+        self._outgoing: dict[int, list[Any]] = defaultdict(list)
+        self._fences: list[Fence] = []
+        self._tick_at_s = 0.0
+        self.ignored: Counter[str] = Counter()
+        self._recover()
+        if self._log.fact("address") is None:
+            self._log.set_fact("address", self._endpoint.address)
+        address_file = config.folder / "coordinator.address"
+        address_file.with_suffix(".partial").write_text(self._endpoint.address)
+        address_file.with_suffix(".partial").rename(address_file)
+
+    def run(self) -> None:
+        """Coordinate until the run is finished and the sites have stopped.
+
+        Raises:
+            TimeoutError: ``give_up_s`` is over.
+            LogWriteError: the log cannot be written any more.
+        """
+        try:
+            while not self._core.finished:
+                if time.monotonic() - self._started_s > self._config.give_up_s:
+                    raise TimeoutError("coordinator: no end in sight, given up")
+                self._turn()
+            self._stop_sites()
+        finally:
+            self._notes.close()
+            self._log.close()
+            self._endpoint.close()
+
+    # --- one turn of the loop ---
+
+    def _turn(self) -> None:
+        wait_s = max(0.0, self._tick_at_s - self._now_s())
+        for packet in self._endpoint.poll(wait_s):
+            self._take(packet)
+        if self._now_s() >= self._tick_at_s:
+            # A tick may end leases: what has arrived while this process was busy counts first.
+            for packet in self._endpoint.poll(0.0):
+                self._take(packet)
+            # The next interval counts from now: intervals missed are not made up for.
+            self._tick_at_s = self._now_s() + self._config.settings.control_interval_s
+            self._handle(Tick())
+        self._log.sync()
+        self._send()
+
+    def _now_s(self) -> float:
+        return time.monotonic() + self._clock_offset_s
+
+    def _handle(self, event: Any) -> None:
+        now_s = self._now_s()
+        self._log.append(now_s, event)
+        for action in self._core.handle(event, now_s):
+            self._dispatch(action, now_s)
+
+    def _dispatch(self, action: Any, now_s: float) -> None:
+        if isinstance(action, Note):
+            self._notes.write(json.dumps({"now_s": now_s, **note_fields(action)}) + "\n")
+            if action.kind is NoteKind.SITE_LOST:
+                self._lines.pop(action.site, None)
+        elif isinstance(action, Fence):
+            self._fences.append(action)
+        else:
+            line = self._lines.get(action.site)
+            if line is None or line.incarnation != action.incarnation:
+                line = self._lines[action.site] = _Line(action.incarnation)
+                self._outgoing[action.site].clear()
+                if isinstance(action, Welcome):
+                    line.nonce = action.nonce
+                    self._announce()
+            self._outgoing[action.site].append(action)
+
+    def _announce(self) -> None:
+        """Tell every site where the others are."""
+        peers = tuple(Peer(site, address) for site, address in sorted(self._addresses.items()))
+        for site in self._lines:
+            self._outgoing[site].append(Directory(peers))
+
+    def _send(self) -> None:
+        now_s = self._now_s()
+        for fence in self._fences:
+            self._endpoint.send(site_name(fence.site), [fence])
+        self._fences.clear()
+        for site, line in self._lines.items():
+            messages = self._outgoing[site]
+            if not messages and now_s - line.sent_at_s < self._config.heartbeat_s:
+                continue
+            line.sent += 1
+            line.sent_at_s = now_s
+            channel = Channel(self._session, line.incarnation, line.sent)
+            self._endpoint.send(site_name(site), [channel, *messages])
+            messages.clear()
+
+    # --- what arrives ---
+
+    def _take(self, packet: Packet) -> None:
+        site = self._sites.get(packet.sender)
+        if site is None:
+            self.ignored["unknown sender"] += 1
+            return
+        first = packet.messages[0] if packet.messages else None
+        if isinstance(first, Hello):
+            self._admit(site, first, packet.messages[1:])
+        elif isinstance(first, Channel) and self._in_order(site, first):
+            for message in packet.messages[1:]:
+                if isinstance(message, _SITE_EVENTS) and message.site == site:
+                    self._handle(message)
+                else:
+                    self.ignored["foreign event"] += 1
+
+    def _admit(self, site: int, hello: Hello, events: tuple[Any, ...]) -> None:
+        """A process wants to be a site of this run."""
+        self._endpoint.connect(site_name(site), hello.address)
+        unlike = difference(self._facts, hello.setup)
+        if unlike:
+            self._endpoint.send(site_name(site), [Refused(unlike)])
+            return
+        if self._addresses.get(site) != hello.address:
+            self._addresses[site] = hello.address
+            self._log.set_site(site, hello.address)
+        line = self._lines.get(site)
+        for event in events:
+            # A repeated question is answered by the Welcome that is under way.
+            known = line is not None and isinstance(event, SiteJoined) and event.nonce == line.nonce
+            if isinstance(event, SiteJoined) and event.site == site and not known:
+                self._handle(event)
+
+    def _in_order(self, site: int, channel: Channel) -> bool:
+        """Whether a packet is the next one of a living channel; else it is not looked into."""
+        line = self._lines.get(site)
+        if line is None or line.incarnation != channel.incarnation:
+            self._fences.append(Fence(site, channel.incarnation))
+            return False
+        if channel.session != self._session:
+            self.ignored["older session"] += 1
+            return False
+        if channel.number <= line.received:
+            self.ignored["repeated number"] += 1
+            return False
+        if channel.number > line.received + 1:
+            self._lose(site, line)
+            return False
+        line.received = channel.number
+        return True
+
+    def _lose(self, site: int, line: _Line) -> None:
+        """Something of what the site said is lost: the incarnation cannot go on."""
+        del self._lines[site]
+        self._outgoing[site].clear()
+        self._handle(SiteLost(site, line.incarnation))
+        self._fences.append(Fence(site, line.incarnation))
+
+    # --- begin and end ---
+
+    def _recover(self) -> None:
+        """Fold the events of the log into the core; actions of a former life are thrown away."""
+        restarts, last_s = 0, None
+        for last_s, event in self._log.events():
+            self._core.handle(event, last_s)
+            restarts += isinstance(event, CoordinatorRestarted)
+        if last_s is None:
+            return
+        self._clock_offset_s = last_s - time.monotonic()
+        self._addresses = self._log.sites()
+        for site, address in self._addresses.items():
+            self._endpoint.connect(site_name(site), address)
+        # The first incarnation is 1; each restart so far took the next one.
+        self._handle(CoordinatorRestarted(restarts + 2))
+        self._announce()
+
+    def _stop_sites(self) -> None:
+        """Have the final weights written; repeated, because the sites may still be busy."""
+        waiting = set(self._lines)
+        deadline_s = time.monotonic() + self._config.stop_patience_s
+        while waiting and time.monotonic() < deadline_s:
+            self._send()
+            for site in waiting:
+                self._endpoint.send(site_name(site), [Stop()])
+            for packet in self._endpoint.poll(_STOP_REPEAT_S):
+                for message in packet.messages:
+                    if isinstance(message, Stopped):
+                        waiting.discard(message.site)
+
+
+def run_coordinator(config: CoordinatorConfig) -> None:
+    """Coordinate a run to its end in this process."""
+    CoordinatorProcess(config).run()
+
+
+def new_core(config: CoordinatorConfig) -> Coordinator:
+    """The core in its initial state."""
+    return Coordinator(config.settings, config.layout, config.costs)
+
+
+def _warm_up(config: CoordinatorConfig) -> None:
+    """Have compiled kernels loaded before time counts: a first step of a core nobody listens to."""
+    core = new_core(config)
+    for site in config.layout.sites():
+        core.handle(SiteJoined(site, 0, 1 << 40, 1.0), 0.0)
+    core.handle(Tick(), 0.0)
+
+
+def replay(config: CoordinatorConfig) -> Iterator[tuple[float, Note]]:
+    """Every note of a run, from its log: (time, note). Nothing else than the log is consulted."""
+    core = new_core(config)
+    log = EventLog(config.folder / "coordinator.sqlite", LOG_CODEC)
+    try:
+        for now_s, event in log.events():
+            for action in core.handle(event, now_s):
+                if isinstance(action, Note):
+                    yield now_s, action
+    finally:
+        log.close()
+
+
+def note_fields(note: Note) -> dict[str, Any]:
+    """Fields of a note, ready for JSON."""
+    return {
+        "kind": note.kind.value,
+        "step": note.step,
+        "site": note.site,
+        "stage": note.stage,
+        "micro_batch": note.micro_batch,
+        "value": note.value,
+        "reason": note.reason,
+    }

@@ -1,0 +1,114 @@
+"""The coordinator's durable log in SQLite: its state is the fold of the events in it.
+
+Events are appended as they are handled and synced in groups; only then may the actions that they
+caused leave the process. WAL with ``synchronous=FULL`` makes a commit survive a crash of the
+process and of the machine.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ranloom.errors import InputError
+from ranloom.training.runtime.wire import Codec
+
+SCHEMA_VERSION = 1
+
+_SCHEMA = """
+create table if not exists facts (name text primary key, value text not null) strict;
+create table if not exists sites (site integer primary key, address text not null) strict;
+create table if not exists events (
+    number integer primary key, now_s real not null, kind text not null, body text not null
+) strict;
+"""
+
+
+class LogWriteError(RuntimeError):
+    """The log cannot be written (full disk, lost file): nothing may be sent any more."""
+
+
+class EventLog:
+    """Append-only log of one run.
+
+    Args:
+        path: database file; made if there is none.
+        codec: turns events to and from JSON.
+
+    Raises:
+        InputError: a file that is no log of this format.
+    """
+
+    def __init__(self, path: Path, codec: Codec) -> None:
+        self._path = path
+        self._codec = codec
+        try:
+            self._database = sqlite3.connect(path, isolation_level=None)
+            self._database.execute("pragma journal_mode=wal")
+            self._database.execute("pragma synchronous=full")
+            self._database.executescript(_SCHEMA)
+        except sqlite3.DatabaseError as error:
+            raise InputError(str(path), str(error), "allowed: a log of a run") from None
+        found = self.fact("schema")
+        if found is None:
+            self.set_fact("schema", str(SCHEMA_VERSION))
+        elif found != str(SCHEMA_VERSION):
+            raise InputError(f"{path}: schema", found, f"allowed: {SCHEMA_VERSION}")
+        self._in_group = False
+
+    def fact(self, name: str) -> str | None:
+        """A fact of the run (settings, address), None where it was never set."""
+        row = self._database.execute("select value from facts where name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def set_fact(self, name: str, value: str) -> None:
+        """Set a fact; durable when the call returns."""
+        self._run("insert or replace into facts values (?, ?)", (name, value))
+
+    def sites(self) -> dict[int, str]:
+        """Last known address of each site."""
+        return dict(self._database.execute("select site, address from sites order by site"))
+
+    def set_site(self, site: int, address: str) -> None:
+        """Remember where a site listens, with the next ``sync``."""
+        self._begin()
+        self._run("insert or replace into sites values (?, ?)", (site, address))
+
+    def append(self, now_s: float, event: Any) -> None:
+        """Add an event to the group that the next ``sync`` makes durable."""
+        self._begin()
+        kind, body = self._codec.dump(event)
+        self._run("insert into events (now_s, kind, body) values (?, ?, ?)", (now_s, kind, body))
+
+    def sync(self) -> None:
+        """Make everything appended so far durable.
+
+        Raises:
+            LogWriteError: it could not be written; the caller must not send anything.
+        """
+        if self._in_group:
+            self._run("commit", ())
+            self._in_group = False
+
+    def events(self) -> Iterator[tuple[float, Any]]:
+        """(time, event) in the order in which they were handled."""
+        rows = self._database.execute("select now_s, kind, body from events order by number")
+        for now_s, kind, body in rows:
+            yield float(now_s), self._codec.load(kind, body)
+
+    def close(self) -> None:
+        """Close the file; what was not synced is gone."""
+        self._database.close()
+
+    def _begin(self) -> None:
+        if not self._in_group:
+            self._run("begin immediate", ())
+            self._in_group = True
+
+    def _run(self, statement: str, values: tuple[Any, ...]) -> None:
+        try:
+            self._database.execute(statement, values)
+        except sqlite3.Error as error:
+            raise LogWriteError(f"{self._path}: {error}") from None

@@ -1,0 +1,402 @@
+"""A whole run on this machine: processes, faults, and what came of it, proved afterwards.
+
+``run_live`` starts a coordinator and the sites as processes of their own, lets faults happen where
+the plan says, and waits for the end - never longer than the deadline. What it reports does not rest
+on the coordinator's word: samples are counted from the sites' journals, and the final weights are
+compared with one-process training whose samples follow from the seed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ranloom.errors import InputError
+from ranloom.training.checkpoint import Checkpoint, load_checkpoint
+from ranloom.training.layout import Layout, regular_layout
+from ranloom.training.messages import Note, NoteKind
+from ranloom.training.reference import ReferenceRun, train_reference, weights_relative_error
+from ranloom.training.runtime.audit import Audit, audit
+from ranloom.training.runtime.coordinator_process import (
+    CoordinatorConfig,
+    replay,
+    run_coordinator,
+)
+from ranloom.training.runtime.journal import read_journal
+from ranloom.training.runtime.pacing import Budget
+from ranloom.training.runtime.peer_messages import COORDINATOR, site_name
+from ranloom.training.runtime.setup import TrainingSetup, layer_costs
+from ranloom.training.runtime.site import SiteSettings
+from ranloom.training.runtime.site_process import SiteConfig, run_site
+from ranloom.training.runtime.supervise import Children, wait_for
+from ranloom.training.runtime.transport import Identity, LinkLimits, keyring
+from ranloom.training.settings import CoordinatorSettings
+
+_STOP_PATIENCE_S = 5.0
+_START_PATIENCE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that happens to a process in mid-run.
+
+    Args:
+        victim: ``coordinator`` or ``site-<number>``.
+        signal: ``SIGKILL``, or ``SIGSTOP`` (continued by ``SIGCONT`` after ``back_after_s``).
+        kind: kind of note that sets it off.
+        step: first step in which it may.
+        of_victim: whether only notes about the victim itself count.
+        count: how many such notes have to come.
+        back_after_s: time after which the process comes back; None for never.
+    """
+
+    victim: str
+    signal: signal.Signals
+    kind: NoteKind
+    step: int
+    of_victim: bool = False
+    count: int = 1
+    back_after_s: float | None = None
+
+
+@dataclass(frozen=True)
+class LiveConfig:
+    """A live run.
+
+    Args:
+        setup: what is trained.
+        settings: of the coordinator core.
+        boundaries: layers at which stages begin and end.
+        replicas: replicas D; sites number through the first replica, then the second, and so on.
+        budgets: spare compute of each site; more budgets than places are sites in reserve.
+        folder: new folder for journals, log, checkpoints, final weights and output of processes.
+        deadline_s: the run is given up after this time.
+        faults: what happens to processes.
+        secure: CURVE on every link; False declares all links (loopback) trusted.
+        heartbeat_s: time between a site's reports.
+        memory_bytes: memory of each site for training state.
+        device: torch device of the sites.
+    """
+
+    setup: TrainingSetup
+    settings: CoordinatorSettings
+    boundaries: tuple[int, ...]
+    replicas: int
+    budgets: tuple[Budget, ...]
+    folder: Path
+    deadline_s: float
+    faults: tuple[Fault, ...] = ()
+    secure: bool = True
+    heartbeat_s: float = 0.2
+    memory_bytes: int = 1 << 32
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        places = self.replicas * (len(self.boundaries) - 1)
+        if len(self.budgets) < places:
+            raise InputError("budgets", len(self.budgets), f"allowed: one a site, {places}")
+
+    @property
+    def layout(self) -> Layout:
+        """The layout to start with."""
+        return regular_layout(self.boundaries, self.replicas)
+
+
+class LiveRunError(RuntimeError):
+    """A live run did not come to its end."""
+
+
+@dataclass(frozen=True)
+class LiveResult:
+    """What came of a live run.
+
+    Args:
+        weights: final weights, put together from the sites.
+        reference: one-process training on the same samples.
+        weights_rel_error: largest relative error, in norm, of any combination of the sites' copies.
+        copies_differ: stages whose copies are not equal, bit by bit.
+        audit: what the sites' journals prove.
+        samples_lost: samples of the run that are not in the weights.
+        samples_doubled: samples that are in the weights once too often.
+        notes: (time, note) of everything that happened, replayed from the log.
+        tokens_per_s: tokens merged, from the first step's opening to the end.
+        final_loss: mean loss of the last step.
+        start_s: time from the call to the opening of the first step.
+        seconds: time of the whole call.
+        resident_bytes: proportional set size of each process in mid-run.
+    """
+
+    weights: dict[str, Tensor]
+    reference: ReferenceRun
+    weights_rel_error: float
+    copies_differ: list[int]
+    audit: Audit
+    samples_lost: int
+    samples_doubled: int
+    notes: list[tuple[float, Note]]
+    tokens_per_s: float
+    final_loss: float
+    start_s: float
+    seconds: float
+    resident_bytes: dict[str, int]
+
+    def count(self, kind: NoteKind) -> int:
+        """How often something happened."""
+        return sum(1 for _, note in self.notes if note.kind is kind)
+
+    def rejected(self) -> dict[str, int]:
+        """Rejected results by reason."""
+        reasons = Counter(n.reason for _, n in self.notes if n.kind is NoteKind.REJECTED)
+        return dict(sorted(reasons.items()))
+
+
+def run_live(
+    config: LiveConfig, watch: Callable[[dict[str, object]], None] | None = None
+) -> LiveResult:
+    """Train on site processes of this machine and prove the result.
+
+    Args:
+        config: the run.
+        watch: called with the fields of every note as it happens.
+
+    Raises:
+        InputError: a setting or file that cannot be used.
+        LiveRunError: the run did not end within its deadline, or a process failed.
+    """
+    began_s = time.monotonic()
+    corpus = config.setup.corpus()
+    order = config.setup.order(corpus)
+    config.folder.mkdir(parents=True)
+    run = _Run(config, watch)
+    with Children(config.folder) as children:
+        run.supervise(children, began_s)
+    notes = list(replay(run.coordinator))
+    copies = [load_checkpoint(path) for path in sorted(config.folder.glob("final-site-*"))]
+    version = max(copy.version for copy in copies)
+    found = audit(read_journals(config.folder), version, config.setup.model.layers)
+    expected = Counter(
+        sample
+        for micro_batch in range(config.settings.micro_batch_limit)
+        for sample in order.sample_ids(micro_batch)
+    )
+    lost, doubled = found.lost_and_doubled(expected)
+    reference = train_reference(
+        config.setup.model,
+        config.setup.optimizer,
+        corpus,
+        order,
+        found.micro_batches,
+        config.setup.seed,
+    )
+    opened_s = next(s for s, note in notes if note.kind is NoteKind.STEP_OPENED)
+    tokens = sum(int(corpus.lengths[sample]) * n for sample, n in found.samples.items())
+    weights, error, differing = _compare(copies, version, reference.weights)
+    return LiveResult(
+        weights=weights,
+        reference=reference,
+        weights_rel_error=error,
+        copies_differ=differing,
+        audit=found,
+        samples_lost=lost,
+        samples_doubled=doubled,
+        notes=notes,
+        tokens_per_s=tokens / (notes[-1][0] - opened_s),
+        final_loss=reference.losses[-1],
+        start_s=run.first_step_s - began_s,
+        seconds=time.monotonic() - began_s,
+        resident_bytes=run.resident_bytes,
+    )
+
+
+def read_journals(folder: Path) -> list[list[dict[str, object]]]:
+    """The journals of all incarnations of all sites."""
+    return [read_journal(path) for path in sorted(folder.glob("site-*-incarnation-*.jsonl"))]
+
+
+def _compare(
+    copies: Iterable[Checkpoint], version: int, reference: Mapping[str, Tensor]
+) -> tuple[dict[str, Tensor], float, list[int]]:
+    """Weights put together, the worst relative error of the sites' copies, stages that differ.
+
+    Each copy of a stage replaces the others once, so that every copy is compared.
+    """
+    weights: dict[str, Tensor] = {}
+    differing: set[int] = set()
+    parts = [copy for copy in copies if copy.version == version]
+    for part in parts:
+        for name, tensor in part.weights.items():
+            if not torch.equal(weights.setdefault(name, tensor), tensor):
+                differing.add(part.layers[0])
+    error = max(weights_relative_error({**weights, **part.weights}, reference) for part in parts)
+    return weights, error, sorted(differing)
+
+
+class _Run:
+    """The processes of one run, and the faults that happen to them."""
+
+    def __init__(
+        self, config: LiveConfig, watch: Callable[[dict[str, object]], None] | None
+    ) -> None:
+        self._config = config
+        self._watch = watch
+        self.first_step_s = 0.0
+        self.resident_bytes: dict[str, int] = {}
+        names = [COORDINATOR, *(site_name(site) for site in range(len(config.budgets)))]
+        pairs, admitted = keyring(names) if config.secure else ({}, {})
+        identities = {name: Identity(name, pairs.get(name), admitted) for name in names}
+        limits = LinkLimits()
+        (config.folder / "checkpoints").mkdir()
+        self.coordinator = CoordinatorConfig(
+            identity=identities[COORDINATOR],
+            bind="tcp://127.0.0.1:*",
+            sites=len(config.budgets),
+            setup=config.setup,
+            settings=config.settings,
+            layout=config.layout,
+            costs=layer_costs(config.setup),
+            limits=limits,
+            folder=config.folder,
+            heartbeat_s=config.heartbeat_s,
+            stop_patience_s=_STOP_PATIENCE_S,
+            give_up_s=config.deadline_s,
+        )
+        self._identities = identities
+        self._limits = limits
+        self._pending = [_PendingFault(fault) for fault in config.faults]
+        self._returns: list[tuple[float, Fault]] = []
+        self._notes_read = 0
+
+    def supervise(self, children: Children, began_s: float) -> None:
+        """Start everything, let faults happen, wait for the end."""
+        deadline_s = began_s + self._config.deadline_s
+        self._start(children, COORDINATOR)
+        address = self._config.folder / "coordinator.address"
+        found = wait_for(
+            lambda: address.exists() or not children.alive(COORDINATOR), _START_PATIENCE_S
+        )
+        if not found or not address.exists():
+            raise LiveRunError(f"the coordinator did not start: {children.last_words(COORDINATOR)}")
+        for site in range(len(self._config.budgets)):
+            self._start(children, site_name(site))
+        notes = self._config.folder / "notes.jsonl"
+        while children.alive(COORDINATOR) or self._returns:
+            now_s = time.monotonic()
+            if now_s > deadline_s:
+                raise LiveRunError(f"not finished after {self._config.deadline_s} s")
+            for fields in self._new_notes(notes):
+                self._on_note(fields, children, now_s)
+            self._bring_back(children, now_s)
+            self._look_after(children)
+            time.sleep(0.01)
+        if children.exit_code(COORDINATOR) != 0:
+            raise LiveRunError(children.last_words(COORDINATOR))
+        for site in range(len(self._config.budgets)):
+            children.wait(site_name(site), _STOP_PATIENCE_S)
+
+    def _start(self, children: Children, name: str) -> None:
+        if name == COORDINATOR:
+            children.start(name, run_coordinator, self.coordinator)
+        else:
+            children.start(name, run_site, self._site_config(name))
+
+    def _site_config(self, name: str) -> SiteConfig:
+        config = self._config
+        site = int(name.removeprefix("site-"))
+        return SiteConfig(
+            site=site,
+            identity=self._identities[name],
+            bind="tcp://127.0.0.1:*",
+            coordinator=(config.folder / "coordinator.address").read_text(),
+            setup=config.setup,
+            settings=SiteSettings(
+                window=config.settings.window,
+                retry_s=1.0,
+                grace_s=0.5,
+                checkpoints=config.folder / "checkpoints",
+            ),
+            limits=self._limits,
+            budget=config.budgets[site],
+            forward_flop=tuple(self.coordinator.costs.forward_flop.tolist()),
+            backward_flop=tuple(self.coordinator.costs.backward_flop.tolist()),
+            memory_bytes=config.memory_bytes,
+            heartbeat_s=config.heartbeat_s,
+            folder=config.folder,
+            device=config.device,
+            give_up_s=config.deadline_s,
+        )
+
+    def _new_notes(self, path: Path) -> Iterator[dict[str, object]]:
+        """Notes that the coordinator has written since the last look."""
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            file.seek(self._notes_read)
+            written = file.read()
+        whole = written[: written.rfind(b"\n") + 1]
+        self._notes_read += len(whole)
+        for line in whole.splitlines():
+            yield json.loads(line)
+
+    def _on_note(self, fields: dict[str, object], children: Children, now_s: float) -> None:
+        if self._watch is not None:
+            self._watch(fields)
+        if fields["kind"] == NoteKind.STEP_OPENED.value and not self.first_step_s:
+            self.first_step_s = now_s
+        if fields["kind"] == NoteKind.STEP_REDUCED.value and not self.resident_bytes:
+            self.resident_bytes = children.resident_bytes()
+        for pending in self._pending:
+            if pending.set_off_by(fields):
+                fault = pending.fault
+                children.signal(fault.victim, fault.signal)
+                if fault.back_after_s is not None:
+                    self._returns.append((now_s + fault.back_after_s, fault))
+
+    def _bring_back(self, children: Children, now_s: float) -> None:
+        due = [fault for at_s, fault in self._returns if at_s <= now_s]
+        self._returns = [entry for entry in self._returns if entry[0] > now_s]
+        for fault in due:
+            if fault.signal is signal.SIGSTOP:
+                children.signal(fault.victim, signal.SIGCONT)
+            elif fault.victim == COORDINATOR or children.alive(COORDINATOR):
+                children.wait(fault.victim, 1.0)
+                self._start(children, fault.victim)
+
+    def _look_after(self, children: Children) -> None:
+        """A process that ended without a fault of the plan ends the run."""
+        killed = {p.fault.victim for p in self._pending if p.fault.signal is signal.SIGKILL}
+        for site in range(len(self._config.budgets)):
+            name = site_name(site)
+            code = None if children.alive(name) else children.exit_code(name)
+            if code not in (None, 0) and name not in killed:
+                raise LiveRunError(children.last_words(name))
+
+
+class _PendingFault:
+    """Counts the notes that a fault waits for; it happens once."""
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        self._left = fault.count
+
+    def set_off_by(self, fields: Mapping[str, object]) -> bool:
+        fault = self.fault
+        step = fields["step"]
+        about_victim = site_name(int(str(fields["site"]))) == fault.victim
+        if (
+            self._left > 0
+            and fields["kind"] == fault.kind.value
+            and isinstance(step, int)
+            and step >= fault.step
+            and (about_victim or not fault.of_victim)
+        ):
+            self._left -= 1
+            return self._left == 0
+        return False
