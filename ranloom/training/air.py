@@ -147,8 +147,8 @@ def is_runnable(records: np.ndarray, row: int, stage: int) -> bool:
         return False
     last = stage == records.shape[1] - 1
     if last or record["output"][0] < 0:
-        return stage == 0 or records[row, stage - 1]["output"][0] >= 0
-    return records[row, stage + 1]["output"][1] >= 0
+        return bool(stage == 0 or records[row, stage - 1]["output"][0] >= 0)
+    return bool(records[row, stage + 1]["output"][1] >= 0)
 
 
 @njit(cache=True)
@@ -267,7 +267,8 @@ def assign_min_cost(
     """
     tasks, sites = flop.shape
     if tasks * tasks * sites > exact_size:
-        return assign_earliest(flop, base_s, pace, extra_s)
+        greedy: tuple[np.ndarray, np.ndarray] = assign_earliest(flop, base_s, pace, extra_s)
+        return greedy
     place = np.arange(1, tasks + 1)
     run_s = flop * pace
     finish_s = np.maximum(base_s[None, :, None] + run_s[:, :, None] * place, 0.0)

@@ -16,15 +16,15 @@ class LayerCosts:
     Args:
         forward_flop: floating-point operations of a forward pass [L].
         backward_flop: of a backward pass with kept activations [L].
-        state_bytes: parameters, gradient and optimizer state [L].
-        gradient_bytes: gradient as it is held and reduced [L].
+        weight_bytes: parameters and optimizer state; what moves with a layer [L].
+        gradient_bytes: one gradient as it is held, summed and reduced [L].
         activation_bytes: activations kept for the backward pass of one micro-batch [L].
         boundary_bytes: output of one layer, sent to the next stage.
     """
 
     forward_flop: np.ndarray
     backward_flop: np.ndarray
-    state_bytes: np.ndarray
+    weight_bytes: np.ndarray
     gradient_bytes: np.ndarray
     activation_bytes: np.ndarray
     boundary_bytes: float
@@ -45,12 +45,22 @@ class LayerCosts:
         forward[-1] = 0.0
         return forward, backward
 
+    def layer_bytes(self, window: int) -> np.ndarray:
+        """Memory of a holder for each of its layers [L].
+
+        Weights, the partial sum, and for each micro-batch of the window one unmerged gradient and
+        its activations.
+        """
+        in_work = window * (self.gradient_bytes + self.activation_bytes)
+        return np.asarray(self.weight_bytes + self.gradient_bytes + in_work)
+
+    def transit_bytes(self, window: int) -> float:
+        """Memory of a holder for retained inputs and outputs."""
+        return 2.0 * window * self.boundary_bytes
+
     def stage_bytes(self, layout: Layout, window: int) -> np.ndarray:
-        """Memory that a holder of each stage needs: state, held gradients, kept activations [P]."""
-        state = _stage_sums(self.state_bytes, layout)
-        held = _stage_sums(self.gradient_bytes, layout)
-        activations = _stage_sums(self.activation_bytes, layout) + 2.0 * self.boundary_bytes
-        return state + window * (held + activations)
+        """Memory that a holder of each stage needs [P]."""
+        return _stage_sums(self.layer_bytes(window), layout) + self.transit_bytes(window)
 
 
 def _stage_sums(values: np.ndarray, layout: Layout) -> np.ndarray:

@@ -134,8 +134,8 @@ class LayoutChange:
             actions.append(Offer(source, inc, self.new.epoch, first, end, model_version))
         for t in self.transfers:
             inc = self._incarnation(t.target)
-            layers = (t.first_layer, t.end_layer)
-            actions.append(Copy(t.target, inc, self.new.epoch, t.source, *layers, model_version))
+            what = (t.source, t.stage, t.first_layer, t.end_layer, model_version)
+            actions.append(Copy(t.target, inc, self.new.epoch, *what))
         return actions
 
     def on_copied(self, event: CopyDone) -> None:

@@ -81,7 +81,7 @@ def commit_attempt(
     """The open -> committed transition (Eq. 8): first valid result wins; a ``Verdict``."""
     verdict = judge_attempt(record, site, epoch, attempt)
     if verdict != 0:
-        return verdict
+        return int(verdict)
     if record["committed"]:
         return 7
     record["committed"] = True

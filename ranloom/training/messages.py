@@ -435,8 +435,9 @@ class Reduce:
         parent: site to send the sum to, -1 at the root.
         recipients: at the root, who gets the total beside itself.
         tied_root: at the roots of the first and last stage of a model with tied embeddings, the
-            other root: they exchange the totals of the tied weight and both add first-stage and
-            last-stage total in this order; else -1.
+            other root: they exchange the sums of the tied weight and both add that of the first and
+            that of the last stage, in this order; else -1. Both have the same token.
+        tied_stage: stage of the other root, else -1.
     """
 
     site: int
@@ -449,6 +450,7 @@ class Reduce:
     parent: int
     recipients: tuple[Recipient, ...]
     tied_root: int
+    tied_stage: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,6 +532,7 @@ class Copy:
         incarnation: its incarnation.
         layout_epoch: of the layout that is being prepared.
         source: site with the snapshot.
+        stage: stage of these layers in the layout in force; its totals concern them.
         first_layer: first layer to fetch.
         end_layer: one past the last.
         model_version: of the snapshot.
@@ -539,6 +542,7 @@ class Copy:
     incarnation: int
     layout_epoch: int
     source: int
+    stage: int
     first_layer: int
     end_layer: int
     model_version: int

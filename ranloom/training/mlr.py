@@ -127,9 +127,8 @@ def smallest_bottleneck(
     """
     layers, stages = costs.layers, len(rates)
     work = np.concatenate([[0.0], np.cumsum(costs.forward_flop + costs.backward_flop)])
-    grows = costs.state_bytes + window * (costs.gradient_bytes + costs.activation_bytes)
-    size = np.concatenate([[0.0], np.cumsum(grows)]) + 0.0
-    fixed_bytes = window * 2.0 * costs.boundary_bytes
+    size = np.concatenate([[0.0], np.cumsum(costs.layer_bytes(window))])
+    fixed_bytes = costs.transit_bytes(window)
     best = np.full(layers + 1, np.inf)
     best[0] = 0.0
     origin = np.zeros((stages, layers + 1), dtype=np.int64)

@@ -38,7 +38,7 @@ class DebtQuotas:
 
     def samples(self) -> np.ndarray:
         """Quota of each replica in samples [D], never negative."""
-        return np.maximum(self.base + self.gain * self.debt, 0.0)
+        return np.asarray(np.maximum(self.base + self.gain * self.debt, 0.0))
 
     def micro_batches(self, total: int) -> np.ndarray:
         """Whole micro-batches for each replica [D], summing to ``total``, by largest remainder."""
@@ -49,7 +49,7 @@ class DebtQuotas:
         remainder = exact - counts
         order = np.lexsort((np.arange(len(exact)), -remainder))
         counts[order[: total - int(counts.sum())]] += 1
-        return counts
+        return np.asarray(counts)
 
     def rebase(self, base_samples: np.ndarray) -> None:
         """New baselines after a change of layout; debts of the old one are void."""

@@ -62,7 +62,7 @@ class Reduction:
         self._fanout = fanout
         self._sums = [_StageSum() for _ in pools]
         last = len(pools) - 1
-        self._groups = [(stage,) for stage in range(len(pools))]
+        self._groups: list[tuple[int, ...]] = [(stage,) for stage in range(len(pools))]
         if tied and last > 0:
             self._groups = [(0, last), *((stage,) for stage in range(1, last))]
 
@@ -157,7 +157,8 @@ class Reduction:
         parts, token = state.parts, self.token(stage)
         whole = [Recipient(site, -1, -1) for site in self._pools[stage] if site != state.root]
         recipients = (*whole, *(recipient for at, recipient, _ in shadows if at == stage))
-        tied_root = next((self._sums[other].root for other in group if other != stage), -1)
+        tied_stage = next((other for other in group if other != stage), -1)
+        tied_root = self._sums[tied_stage].root if tied_stage >= 0 else -1
         actions: list[Action] = []
         for index, part in enumerate(parts):
             first = index * self._fanout + 1
@@ -175,6 +176,7 @@ class Reduction:
                     -1 if is_root else parts[(index - 1) // self._fanout].site,
                     recipients if is_root else (),
                     tied_root if is_root else -1,
+                    tied_stage if is_root else -1,
                 )
             )
         return actions
