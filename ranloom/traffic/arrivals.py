@@ -39,18 +39,18 @@ class Arrivals:
         for name, kind in (("time_us", np.int64), ("ue", np.int16), ("size_bytes", np.int32)):
             column = np.ascontiguousarray(getattr(self, name))
             if column.size and not np.issubdtype(column.dtype, np.integer):
-                raise InputError(f"arrivals.{name}", column.dtype.name, "integers")
+                raise InputError(f"arrivals.{name}", column.dtype.name, "needed: integers")
             cast = column.astype(kind)
             _refuse_first(name, column, cast != column, f"numbers that fit {kind.__name__}")
             cast.flags.writeable = False
             object.__setattr__(self, name, cast)
         if not self.time_us.shape == self.ue.shape == self.size_bytes.shape or self.ue.ndim != 1:
             shapes = (self.time_us.shape, self.ue.shape, self.size_bytes.shape)
-            raise InputError("arrivals", shapes, "three arrays of one length")
+            raise InputError("arrivals", shapes, "needed: three arrays of one length")
         if not 1 <= self.n_ue <= np.iinfo(np.int16).max:
-            raise InputError("arrivals.n_ue", self.n_ue, "1 to 32767")
+            raise InputError("arrivals.n_ue", self.n_ue, "needed: 1 to 32767")
         if self.duration_us < 1:
-            raise InputError("arrivals.duration_us", self.duration_us, "at least 1")
+            raise InputError("arrivals.duration_us", self.duration_us, "needed: at least 1")
         backwards = np.diff(self.time_us, prepend=self.time_us[:1]) < 0
         _refuse_first("time_us", self.time_us, backwards, "times in ascending order")
         outside = (self.time_us < 0) | (self.time_us >= self.duration_us)
@@ -77,7 +77,7 @@ class Arrivals:
     def loop_to(self, duration_us: int) -> Arrivals:
         """Cut or repeat the observation, start to end without a pause, to a new length."""
         if duration_us < 1:
-            raise InputError("duration_us", duration_us, "at least 1")
+            raise InputError("duration_us", duration_us, "needed: at least 1")
         turns = -(-duration_us // self.duration_us)
         start_us = np.repeat(np.arange(turns, dtype=np.int64) * self.duration_us, self.time_us.size)
         time_us = np.tile(self.time_us, turns) + start_us
@@ -110,7 +110,7 @@ class Arrivals:
             InputError: ``load_factor`` is not a positive finite number.
         """
         if not (np.isfinite(load_factor) and load_factor > 0):
-            raise InputError("load_factor", load_factor, "a positive number")
+            raise InputError("load_factor", load_factor, "needed: a positive number")
         if load_factor == 1.0:
             return self
         copies = _copies(self.ue, self.size_bytes, self.n_ue, float(load_factor))
@@ -132,7 +132,7 @@ class Arrivals:
             The arrivals and how many records were split.
         """
         if max_bytes < 1:
-            raise InputError("max_bytes", max_bytes, "at least 1")
+            raise InputError("max_bytes", max_bytes, "needed: at least 1")
         pieces = -(-self.size_bytes // max_bytes)
         size_bytes = np.full(int(pieces.sum()), max_bytes, np.int32)
         last = np.cumsum(pieces) - 1
@@ -170,7 +170,7 @@ def merge(parts: Sequence[Arrivals]) -> Arrivals:
     """
     if not parts or len({(p.n_ue, p.duration_us) for p in parts}) != 1:
         found = [(p.n_ue, p.duration_us) for p in parts]
-        raise InputError("parts", found, "one or more flows of equal n_ue and duration_us")
+        raise InputError("parts", found, "needed: one or more flows of equal n_ue and duration_us")
     return from_unsorted(
         np.concatenate([p.time_us for p in parts]),
         np.concatenate([p.ue for p in parts]),
@@ -188,7 +188,7 @@ def stack(parts: Sequence[Arrivals]) -> Arrivals:
     """
     if not parts or len({p.duration_us for p in parts}) != 1:
         found = [p.duration_us for p in parts]
-        raise InputError("parts", found, "one or more observations of equal duration_us")
+        raise InputError("parts", found, "needed: one or more observations of equal duration_us")
     first_ue = np.cumsum([0] + [p.n_ue for p in parts])
     return from_unsorted(
         np.concatenate([p.time_us for p in parts]),
@@ -206,7 +206,9 @@ def concatenate(parts: Sequence[Arrivals]) -> Arrivals:
         InputError: no parts, or parts that differ in UEs.
     """
     if not parts or len({p.n_ue for p in parts}) != 1:
-        raise InputError("parts", [p.n_ue for p in parts], "one or more parts of equal n_ue")
+        raise InputError(
+            "parts", [p.n_ue for p in parts], "needed: one or more parts of equal n_ue"
+        )
     start_us = np.cumsum([0] + [p.duration_us for p in parts])
     return Arrivals(
         np.concatenate([p.time_us + start for p, start in zip(parts, start_us, strict=False)]),
@@ -221,7 +223,7 @@ def _refuse_first(name: str, column: NDArray, bad: NDArray[np.bool_], allowed: s
     rows = np.flatnonzero(bad)
     if rows.size:
         row = int(rows[0])
-        raise InputError(f"arrivals.{name}[{row}]", column[row].item(), allowed)
+        raise InputError(f"arrivals.{name}[{row}]", column[row].item(), f"needed: {allowed}")
 
 
 @njit(cache=True)

@@ -20,7 +20,7 @@ from ranloom.traffic.arrivals import MAX_PACKET_BYTES, Arrivals
 BURST_GAP_US = 100_000
 CLASS_EDGES_BYTES = (1_500, 15_000)  # one packet; about what one UL slot of 106 PRB carries
 N_CLASSES = len(CLASS_EDGES_BYTES) + 1
-LEVELS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
+LEVELS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
 _BURN_IN_CYCLES = 20  # bursts generated before time zero, so that the start is not special
 
 
@@ -29,7 +29,7 @@ class Quantiles:
     """A positive distribution: values at ``LEVELS``, straight in log scale between them.
 
     Args:
-        values: [14] quantiles, ascending, above 0.
+        values: [16] quantiles, ascending, above 0.
         mean: mean of the data; samples are rescaled to it.
     """
 
@@ -52,8 +52,12 @@ class Quantiles:
 
     def sample(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
         """[count] independent draws."""
-        drawn = np.exp(np.interp(rng.random(count), LEVELS, np.log(self.values)))
-        return np.asarray(drawn * (self.mean / self._interpolated_mean))
+        return self.at(rng.random(count))
+
+    def at(self, level: float | NDArray[np.float64]) -> NDArray[np.float64]:
+        """Values at some levels in 0..1, rescaled so that they average to ``mean``."""
+        values = np.exp(np.interp(level, LEVELS, np.log(self.values)))
+        return np.asarray(values * (self.mean / self._interpolated_mean))
 
 
 @dataclass(frozen=True)
@@ -62,11 +66,13 @@ class BurstClass:
 
     Args:
         burst_bytes: size of a burst.
+        burst_packets: number of its packets; large bursts are those of many packets.
         packet_bytes: size of a packet in it.
         packet_gap_us: time between its packets.
     """
 
     burst_bytes: Quantiles
+    burst_packets: Quantiles
     packet_bytes: Quantiles
     packet_gap_us: Quantiles
 
@@ -109,11 +115,11 @@ class BurstModel:
         times: list[NDArray[np.float64]] = [np.empty(0)]
         sizes: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
         while now_us < duration_us:
-            now_us += self.idle_us.sample(rng, 1)[0]
+            now_us += max(self.idle_us.sample(rng, 1)[0], BURST_GAP_US)
             burst = self.classes[kind]
             assert burst is not None, "the chain never enters an absent class"
             packets = _fill(burst, rng)
-            gaps_us = burst.packet_gap_us.sample(rng, packets.size - 1)
+            gaps_us = np.minimum(burst.packet_gap_us.sample(rng, packets.size - 1), BURST_GAP_US)
             times.append(now_us + np.concatenate([[0.0], np.cumsum(gaps_us)]))
             sizes.append(packets)
             now_us = times[-1][-1]
@@ -158,6 +164,7 @@ def fit(arrivals: Arrivals) -> BurstModel:
         classes.append(
             BurstClass(
                 Quantiles.of(burst_bytes[kind == c]),
+                Quantiles.of((last - first + 1)[kind == c]),
                 Quantiles.of(size[of_packet == c]),
                 Quantiles.of(gaps if gaps.size else [1.0]),
             )
@@ -167,21 +174,26 @@ def fit(arrivals: Arrivals) -> BurstModel:
     return BurstModel(
         mean_kbps=8e3 * arrivals.total_bytes / arrivals.duration_us,
         bursts_per_s=1e6 * first.size / arrivals.duration_us,
-        idle_us=Quantiles.of(idle_us),
+        idle_us=Quantiles.of(np.maximum(idle_us, BURST_GAP_US)),
         next_class=tuple(tuple(row) for row in chain.tolist()),
         classes=tuple(classes),
     )
 
 
 def _fill(burst: BurstClass, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Packet sizes that add up to one drawn burst; the last packet is cut to fit."""
-    total = max(1, round(float(burst.burst_bytes.sample(rng, 1)[0])))
-    sizes = np.empty(0, np.int64)
-    while sizes.sum() < total:
-        more = int((total - sizes.sum()) / burst.packet_bytes.mean) + 4
-        drawn = np.clip(np.rint(burst.packet_bytes.sample(rng, more)), 1, MAX_PACKET_BYTES)
-        sizes = np.concatenate([sizes, drawn.astype(np.int64)])
-    count = int(np.searchsorted(np.cumsum(sizes), total)) + 1
-    sizes = sizes[:count]
-    sizes[-1] -= sizes.sum() - total
-    return sizes
+    """Packet sizes of one drawn burst.
+
+    One level decides its bytes and its number of packets, which grow together; the packet sizes are
+    drawn and then brought to the burst's sum.
+    """
+    level = rng.random()
+    total = max(1, round(float(burst.burst_bytes.at(level))))
+    count = max(round(float(burst.burst_packets.at(level))), -(-total // MAX_PACKET_BYTES))
+    shape = burst.packet_bytes.sample(rng, max(1, min(count, total)))
+    for _ in range(3):  # in proportion, again where the packet limit took some away
+        shape = np.clip(shape * (total / shape.sum()), 1.0, MAX_PACKET_BYTES)
+    sizes = np.rint(shape).astype(np.int64)
+    left = total - int(sizes.sum())  # the rest goes to, or comes from, the first packets with room
+    room = MAX_PACKET_BYTES - sizes if left > 0 else sizes - 1
+    share = np.clip(abs(left) - (np.cumsum(room) - room), 0, room)
+    return np.asarray(sizes + np.sign(left) * share)

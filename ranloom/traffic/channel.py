@@ -38,16 +38,16 @@ class SinrTrace:
     def __post_init__(self) -> None:
         sinr_db = np.ascontiguousarray(self.sinr_db, np.float32)
         if sinr_db.ndim != 2 or 0 in sinr_db.shape:
-            raise InputError("channel.sinr_db", sinr_db.shape, "an array [n_ue, n_samples]")
+            raise InputError("channel.sinr_db", sinr_db.shape, "needed: an array [n_ue, n_samples]")
         if self.period_us < 1:
-            raise InputError("channel.period_us", self.period_us, "at least 1")
+            raise InputError("channel.period_us", self.period_us, "needed: at least 1")
         bad = np.argwhere(~np.isfinite(sinr_db))
         if bad.size:
             ue, sample = (int(i) for i in bad[0])
             value = float(sinr_db[ue, sample])
-            raise InputError(f"channel.sinr_db[{ue}, {sample}]", value, "a finite number")
+            raise InputError(f"channel.sinr_db[{ue}, {sample}]", value, "needed: a finite number")
         if self.coherence_us is not None and len(self.coherence_us) != sinr_db.shape[0]:
-            raise InputError("channel.coherence_us", self.coherence_us, "one value a UE")
+            raise InputError("channel.coherence_us", self.coherence_us, "needed: one value a UE")
         sinr_db.flags.writeable = False
         object.__setattr__(self, "sinr_db", sinr_db)
 
@@ -70,7 +70,7 @@ class SinrTrace:
     def shift(self, offset_db: float) -> SinrTrace:
         """Add a calibration offset to all samples (the noise offset of WEAVER, Eq. 13)."""
         if not np.isfinite(offset_db):
-            raise InputError("offset_db", offset_db, "a finite number")
+            raise InputError("offset_db", offset_db, "needed: a finite number")
         shifted = self.sinr_db + np.float32(offset_db)
         return SinrTrace(shifted, self.period_us, self.model, self.coherence_us)
 
@@ -78,7 +78,9 @@ class SinrTrace:
 def n_samples(duration_us: int, period_us: int) -> int:
     """Fewest samples of ``period_us`` that cover ``duration_us``."""
     if duration_us < 1 or period_us < 1:
-        raise InputError("duration_us, period_us", (duration_us, period_us), "at least 1 each")
+        raise InputError(
+            "duration_us, period_us", (duration_us, period_us), "needed: at least 1 each"
+        )
     return -(-duration_us // period_us)
 
 
@@ -111,10 +113,14 @@ def replay(
     wanted = n_samples(duration_us, period_us)
     for ue, (times, values) in enumerate(zip(time_us, sinr_db, strict=True)):
         if times.size == 0 or times.size != len(values):
-            raise InputError(f"channel of UE {ue}", times.size, "samples with one time each")
+            raise InputError(
+                f"channel of UE {ue}", times.size, "needed: samples with one time each"
+            )
         if np.any(np.diff(times) <= 0) or times[0] < 0:
             row = int(np.argmax(np.diff(times, prepend=-1) <= 0))
-            raise InputError(f"channel of UE {ue}, row {row}", int(times[row]), "ascending times")
+            raise InputError(
+                f"channel of UE {ue}, row {row}", int(times[row]), "needed: ascending times"
+            )
         own = n_samples(int(times[-1]) + 1, period_us)
         grid_us = np.arange(own, dtype=np.int64) * period_us
         held = np.maximum(np.searchsorted(times, grid_us, side="right") - 1, 0)
@@ -149,7 +155,9 @@ def ar1(
         np.atleast_1d(np.asarray(coherence_us, float)),
     )
     if np.any(std < 0) or np.any(coherence <= 0):
-        raise InputError("std_db, coherence_us", (std.min(), coherence.min()), ">= 0 and > 0")
+        raise InputError(
+            "std_db, coherence_us", (std.min(), coherence.min()), "needed: >= 0 and > 0"
+        )
     wanted = n_samples(duration_us, period_us)
     rho = np.exp(-period_us / coherence)
     noise = np.array([child.standard_normal(wanted) for child in rng.spawn(mean.size)])
@@ -189,9 +197,11 @@ def jakes(
         np.atleast_1d(np.asarray(mean_db, float)), np.atleast_1d(np.asarray(doppler_hz, float))
     )
     if np.any(doppler <= 0) or np.any(doppler * period_us * 2e-6 >= 1):
-        raise InputError("doppler_hz", doppler.max(), f"above 0, below {0.5e6 / period_us:g}")
+        raise InputError(
+            "doppler_hz", doppler.max(), f"needed: above 0, below {0.5e6 / period_us:g}"
+        )
     if rx_antennas < 1:
-        raise InputError("rx_antennas", rx_antennas, "at least 1")
+        raise InputError("rx_antennas", rx_antennas, "needed: at least 1")
     time_s = np.arange(n_samples(duration_us, period_us)) * (period_us * 1e-6)
     rows = []
     for child, mean_ue, doppler_ue in zip(rng.spawn(mean.size), mean, doppler, strict=True):
@@ -211,7 +221,7 @@ def stack(parts: Sequence[SinrTrace]) -> SinrTrace:
     """Put the UEs of several channels of one grid and length side by side."""
     if not parts or len({(p.period_us, p.sinr_db.shape[1]) for p in parts}) != 1:
         found = [(p.period_us, p.sinr_db.shape[1]) for p in parts]
-        raise InputError("parts", found, "one or more channels of equal period and length")
+        raise InputError("parts", found, "needed: one or more channels of equal period and length")
     stated = [p.coherence_us for p in parts]
     coherence = None
     if all(c is not None for c in stated):

@@ -24,7 +24,7 @@ def existing(path: Path, kind: str) -> Path:
         InputError: it is not.
     """
     if not (path.is_dir() if kind == "folder" else path.is_file()):
-        raise InputError(str(path), "missing", f"an existing {kind} is needed here")
+        raise InputError(str(path), "missing", f"needed: an existing {kind}")
     return path
 
 
@@ -48,10 +48,10 @@ def read_columns(
     table = _read_text(existing(path, "file"))
     missing = [name for name in columns if name not in table.column_names]
     if missing:
-        allowed = "columns needed: " + ", ".join(columns)
+        allowed = "needed: columns " + ", ".join(columns)
         raise InputError(f"{path}: header", ", ".join(table.column_names), allowed)
     if table.num_rows == 0 and not may_be_empty:
-        raise InputError(str(path), "no records", "at least one row after the header")
+        raise InputError(str(path), "no records", "needed: at least one row after the header")
     return {name: _cast(path, name, table.column(name), kind) for name, kind in columns.items()}
 
 
@@ -66,7 +66,7 @@ def refuse_rows(
     if np.any(bad):
         row = int(np.argmax(bad))
         value = values[row].item() if isinstance(values[row], np.generic) else values[row]
-        raise InputError(f"{path}: row {row + FIRST_ROW}, {column}", value, allowed)
+        raise InputError(f"{path}: row {row + FIRST_ROW}, {column}", value, f"needed: {allowed}")
 
 
 def _read_text(path: Path) -> pa.Table:
@@ -80,7 +80,7 @@ def _read_text(path: Path) -> pa.Table:
         header = path.read_bytes().split(b"\n", 1)[0].decode("utf-8-sig")
         names = [name.strip() for name in header.rstrip("\r").split(",")]
         if not header.strip():
-            raise InputError(str(path), "empty file", "a header line and records")
+            raise InputError(str(path), "empty file", "needed: a header line and records")
         if path.stat().st_size <= len(header.encode()) + 2:
             return pa.table({name: pa.array([], pa.string()) for name in dict.fromkeys(names)})
         table = pv.read_csv(
@@ -98,13 +98,13 @@ def _read_text(path: Path) -> pa.Table:
             ),
         )
     except UnicodeDecodeError as error:
-        raise InputError(str(path), str(error), "UTF-8 text") from error
+        raise InputError(str(path), str(error), "needed: UTF-8 text") from error
     except pa.ArrowInvalid as error:
-        raise InputError(str(path), str(error).splitlines()[0], "a CSV file") from error
+        raise InputError(str(path), str(error).splitlines()[0], "needed: a CSV file") from error
     if faults:
         number, text, expected, actual = faults[0]
         where = str(path) if number is None else f"{path}: row {number}"
-        raise InputError(where, text, f"{expected} cells, not {actual}")
+        raise InputError(where, text, f"needed: {expected} cells, not {actual}")
     return table
 
 
@@ -129,7 +129,7 @@ def _cast(path: Path, name: str, column: pa.ChunkedArray, kind: type | np.dtype)
         cells = text.to_pylist()
         row = next(i for i, cell in enumerate(cells) if not _parses(cell, arrow))
         where = f"{path}: row {row + FIRST_ROW}, {name}"
-        raise InputError(where, cells[row], wanted) from None
+        raise InputError(where, cells[row], f"needed: {wanted}") from None
     refuse_rows(path, name, values, ~np.isfinite(values), "a finite number")
     return values
 

@@ -59,7 +59,7 @@ def read_sinr(path: Path, n_ue: int, duration_us: int) -> SinrTrace:
     ue = columns["ue"]
     found = _count_ues(path, ue)
     if found != n_ue:
-        raise InputError(str(path), f"{found} UEs", f"the {n_ue} UEs of the traffic")
+        raise InputError(str(path), f"{found} UEs", f"needed: the {n_ue} UEs of the traffic")
     order = np.lexsort((time_us, ue))
     same_ue = np.diff(ue[order]) == 0
     step_us = np.diff(time_us[order])
@@ -86,6 +86,6 @@ def _count_ues(path: Path, ue: NDArray[np.int64]) -> int:
     if np.any(packets == 0):
         empty = int(np.argmin(packets))
         raise InputError(
-            f"{path}: ue {empty}", "no rows", f"rows for every UE from 0 to {n_ue - 1}"
+            f"{path}: ue {empty}", "no rows", f"needed: rows for every UE from 0 to {n_ue - 1}"
         )
     return n_ue

@@ -112,7 +112,7 @@ def read_loads(path: Path) -> NDArray[np.float64]:
     if key.size != n_cells * HOURS:
         absent = np.setdiff1d(np.arange(n_cells * HOURS), key)[0]
         where = f"{path}: cell {absent // HOURS}"
-        raise InputError(where, f"no hour {absent % HOURS}", "24 hours for every cell")
+        raise InputError(where, f"no hour {absent % HOURS}", "needed: 24 hours for every cell")
     loads = np.empty((n_cells, HOURS))
     loads[cell, hour] = load
     return loads

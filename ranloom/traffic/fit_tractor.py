@@ -68,7 +68,9 @@ def sinr_facts(log: KpiLog) -> SinrFacts:
     """SINR statistics of one log."""
     active = log.active
     if not active.any():
-        raise InputError(str(log.path), "ul_sinr 0 in every row", "a UE that sent at least once")
+        raise InputError(
+            str(log.path), "ul_sinr 0 in every row", "needed: a UE that sent at least once"
+        )
     runs = np.count_nonzero(active & ~np.append(False, active[:-1]))
     correlation = _autocorrelation(held_sinr(log), _LAG_ROWS)
     coherence_s = KPI_PERIOD_US * 1e-6

@@ -33,6 +33,7 @@ def on_off_bursts(
     ``rate_mbps * on / (on + off)``.
     """
     _positive(on_mean_s=on_mean_s, off_mean_s=off_mean_s, rate_mbps=rate_mbps)
+    _positive(packet_bytes=packet_bytes)
     spacing_us = 8.0 * packet_bytes / rate_mbps
 
     def one(child: np.random.Generator) -> Packets:
@@ -43,7 +44,8 @@ def on_off_bursts(
             if on:
                 # A uniform phase of the first packet keeps the mean rate exact for short bursts.
                 first_us = now_us + child.random() * spacing_us
-                bursts.append(np.arange(first_us, now_us + length_us, spacing_us))
+                end_us = min(now_us + length_us, duration_us)
+                bursts.append(np.arange(first_us, end_us, spacing_us))
             now_us += length_us
             on = not on
         time_us = np.concatenate([*bursts, np.empty(0)]).astype(np.int64)
@@ -91,8 +93,8 @@ def xr(
     3GPP downlink). A pose is 100 bytes. Each UE has its own random phase for either stream.
     """
     _positive(video_mbps=video_mbps, frames_per_s=frames_per_s)
-    if jitter_std_ms < 0:
-        raise InputError("jitter_std_ms", jitter_std_ms, "at least 0")
+    if not (np.isfinite(jitter_std_ms) and jitter_std_ms >= 0):
+        raise InputError("jitter_std_ms", jitter_std_ms, "needed: at least 0")
     mean_bytes = video_mbps * 1e6 / 8.0 / frames_per_s
 
     def frames(child: np.random.Generator) -> Packets:
@@ -109,10 +111,11 @@ def xr(
         time_us = np.arange(child.random() * 4e3, duration_us, 4e3).astype(np.int64)
         return time_us, np.full(time_us.size, 100)
 
-    video = _per_ue(n_ue, duration_us, rng, frames).split_records()[0]
+    video_rng, pose_rng = rng.spawn(2)
+    video = _per_ue(n_ue, duration_us, video_rng, frames).split_records()[0]
     if not pose:
         return video
-    return merge([video, _per_ue(n_ue, duration_us, rng, poses)])
+    return merge([video, _per_ue(n_ue, duration_us, pose_rng, poses)])
 
 
 def mmtc_background(
@@ -168,9 +171,12 @@ def steady_with_burst(
         packet_bytes: UDP payload.
     """
     _positive(steady_mbps=steady_mbps, burst_mbps=burst_mbps, burst_s=burst_s, cycle_s=cycle_s)
+    _positive(packet_bytes=packet_bytes)
     last_end_s = burst_start_s + stagger_s * (n_ue - 1) + burst_s
-    if burst_start_s < 0 or stagger_s < 0 or last_end_s > cycle_s:
-        raise InputError("burst_start_s", burst_start_s, f"bursts that end by {cycle_s:g} s")
+    if not (burst_start_s >= 0 and stagger_s >= 0 and last_end_s <= cycle_s):
+        raise InputError(
+            "burst_start_s", burst_start_s, f"needed: bursts that end by {cycle_s:g} s"
+        )
     starts_s = iter(burst_start_s + stagger_s * np.arange(n_ue))
 
     def one(child: np.random.Generator) -> Packets:
@@ -193,7 +199,7 @@ def _per_ue(
     one: Callable[[np.random.Generator], Packets],
 ) -> Arrivals:
     if n_ue < 1 or duration_us < 1:
-        raise InputError("n_ue, duration_us", (n_ue, duration_us), "at least 1 each")
+        raise InputError("n_ue, duration_us", (n_ue, duration_us), "needed: at least 1 each")
     flows = [one(child) for child in rng.spawn(n_ue)]
     return from_unsorted(
         np.concatenate([time_us for time_us, _ in flows]),
@@ -223,4 +229,4 @@ def _truncated_normal(
 def _positive(**values: float) -> None:
     for name, value in values.items():
         if not (np.isfinite(value) and value > 0):
-            raise InputError(name, value, "a positive number")
+            raise InputError(name, value, "needed: a positive number")

@@ -1,7 +1,7 @@
 """The scenarios of the project: who sends what over which channel, for one cell and one window.
 
 Builders are pure: the same arguments and files give the same packets. Every random stream is a
-child of ``SeedSequence([seed, scenario, cell, ...])``: scenarios and cells do not disturb each other.
+child of ``SeedSequence([seed, scenario, cell, ...])``, so scenarios and cells stay independent.
 """
 
 from __future__ import annotations
@@ -52,11 +52,13 @@ class Scenario:
     def __post_init__(self) -> None:
         if self.channel.n_ue != self.arrivals.n_ue:
             where = f"{self.name}: UEs of the channel"
-            raise InputError(where, self.channel.n_ue, f"{self.arrivals.n_ue} as in the traffic")
+            raise InputError(
+                where, self.channel.n_ue, f"needed: {self.arrivals.n_ue} as in the traffic"
+            )
         if self.channel.duration_us < self.arrivals.duration_us:
             where = f"{self.name}: duration of the channel in us"
             raise InputError(
-                where, self.channel.duration_us, f"{self.arrivals.duration_us} or more"
+                where, self.channel.duration_us, f"needed: {self.arrivals.duration_us} or more"
             )
 
     @property
@@ -92,9 +94,9 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.kind not in SOURCES:
-            raise InputError("source", self.kind, " or ".join(SOURCES))
+            raise InputError("source", self.kind, "needed: " + " or ".join(SOURCES))
         if self.reading not in tractor.READINGS:
-            raise InputError("reading", self.reading, " or ".join(tractor.READINGS))
+            raise InputError("reading", self.reading, "needed: " + " or ".join(tractor.READINGS))
         if self.kind == "csv" and self.path.is_file():
             return
         existing(self.path, "file" if self.kind == "generator" else "folder")
@@ -177,7 +179,7 @@ def stress(
     if source.kind == "csv":
         return _csv_scenario("stress", source, duration_us, load_factor, sinr_offset_db)
     if not 1 <= n_ue <= 4:
-        raise InputError("n_ue", n_ue, "1 to 4")
+        raise InputError("n_ue", n_ue, "needed: 1 to 4")
     traffic_rng, channel_rng = _streams(seed, "stress")
     arrivals = generators.steady_with_burst(n_ue, duration_us, traffic_rng, stagger_s=stagger_s)
     if source.kind == "generator":
@@ -220,7 +222,7 @@ def uploads(
     if source.kind == "csv":
         return _csv_scenario(name, source, duration_us, load_factor, sinr_offset_db)
     if n_ue < 1:
-        raise InputError("n_ue", n_ue, "at least 1")
+        raise InputError("n_ue", n_ue, "needed: at least 1")
     traffic_rng, channel_rng = _streams(seed, "uploads")
     arrivals, split = _upload(source, n_ue, duration_us, traffic_rng)
     if source.kind == "generator":
@@ -273,9 +275,9 @@ class MacroCell:
         ):
             value = getattr(self, name)
             if not (np.isfinite(value) and value > 0):
-                raise InputError(f"macro.{name}", value, "a positive number")
+                raise InputError(f"macro.{name}", value, "needed: a positive number")
         if min(self.sinr_spread_db, self.sinr_std_db) < 0:
-            allowed = "standard deviations of at least 0"
+            allowed = "needed: standard deviations of at least 0"
             raise InputError("macro.sinr_*_db", (self.sinr_spread_db, self.sinr_std_db), allowed)
 
 
@@ -301,7 +303,7 @@ def macro(
         InputError: a parameter out of range.
     """
     if loads.ndim != 2 or loads.shape[1] != HOURS or np.any(~(loads >= 0)):
-        raise InputError("loads", loads.shape, "an array [cell, 24] of numbers from 0 on")
+        raise InputError("loads", loads.shape, "needed: an array [cell, 24] of numbers from 0 on")
     hour_us = _duration_us(seconds_per_hour)
     return tuple(
         Scenario("macro", number, *_macro_cell(day, cell, seed, number, hour_us))
@@ -357,11 +359,11 @@ def _table_10_scenario(
     duration_us = _duration_us(duration_s)
     if source.kind == "csv":
         if uploaders:
-            raise InputError("uploaders", uploaders, "0 for a CSV source")
+            raise InputError("uploaders", uploaders, "needed: 0 for a CSV source")
         return _csv_scenario(name, source, duration_us, load_factor, sinr_offset_db)
     n_ue = len(tractor.SCENARIOS[name].ues)
     if not 0 <= uploaders <= n_ue:
-        raise InputError("uploaders", uploaders, f"0 to {n_ue}")
+        raise InputError("uploaders", uploaders, f"needed: 0 to {n_ue}")
     traffic_rng, channel_rng, upload_rng = _streams(seed, name, children=3)
     if source.kind == "generator":
         facts = tractor_like.read_facts(source.path)
@@ -420,14 +422,14 @@ def _streams(
     seed: int, name: str, *more: int, children: int = 2
 ) -> tuple[np.random.Generator, ...]:
     if seed < 0:
-        raise InputError("seed", seed, "at least 0")
+        raise InputError("seed", seed, "needed: at least 0")
     root = np.random.SeedSequence([seed, _STREAM[name], *more])
     return tuple(np.random.default_rng(child) for child in root.spawn(children))
 
 
 def _duration_us(duration_s: float) -> int:
     if not (np.isfinite(duration_s) and 1e-3 <= duration_s <= 1e7):
-        raise InputError("duration_s", duration_s, "0.001 to 1e7 s")
+        raise InputError("duration_s", duration_s, "needed: 0.001 to 1e7 s")
     return round(duration_s * 1e6)
 
 

@@ -151,7 +151,7 @@ def read_packet_trace(path: Path) -> PacketTrace:
     refuse_rows(path, "Length", length, short, f"at least {HEADER_BYTES} (headers alone)")
     uplink = (columns["Source"] == UPLINK_SOURCE) & (length > HEADER_BYTES)
     if not np.any(uplink):
-        raise InputError(str(path), "no uplink record", f"rows with Source {UPLINK_SOURCE}")
+        raise InputError(str(path), "no uplink record", f"needed: rows with Source {UPLINK_SOURCE}")
     time_us = np.rint(time_s * 1e6).astype(np.int64)
     records = Arrivals(
         time_us[uplink],
@@ -218,7 +218,9 @@ def held_sinr(log: KpiLog) -> NDArray[np.float64]:
     """
     active = np.flatnonzero(log.active)
     if active.size == 0:
-        raise InputError(str(log.path), f"{_SINR} 0 in every row", "a UE that sent at least once")
+        raise InputError(
+            str(log.path), f"{_SINR} 0 in every row", "needed: a UE that sent at least once"
+        )
     last = np.searchsorted(active, np.arange(log.time_ms.size), side="right") - 1
     return np.asarray(log.sinr_db[active[np.maximum(last, 0)]])
 
@@ -237,7 +239,9 @@ def kpi_arrivals(log: KpiLog) -> Arrivals:
     start_us = (log.time_ms - log.time_ms[0]) * 1000
     time_us = start_us[row] + within * KPI_PERIOD_US // pieces[row]
     if row.size == 0:
-        raise InputError(str(log.path), f"{_RATE} 0 in every row", "a UE that sent at least once")
+        raise InputError(
+            str(log.path), f"{_RATE} 0 in every row", "needed: a UE that sent at least once"
+        )
     duration_us = int(start_us[-1]) + KPI_PERIOD_US
     return flows.from_unsorted(time_us, np.zeros(row.size), size, 1, duration_us)
 
@@ -252,7 +256,7 @@ def find(folder: Path, subfolders: tuple[str, ...], name: str) -> Path:
         if (folder / subfolder / name).is_file():
             return folder / subfolder / name
     places = " or ".join(f"{subfolder}/{name}" for subfolder in subfolders)
-    raise InputError(str(folder), f"no {name}", f"a TRACTOR folder with {places}")
+    raise InputError(str(folder), f"no {name}", f"needed: a TRACTOR folder with {places}")
 
 
 def read_trace(folder: Path, trace: str) -> tuple[Arrivals, int, str | None]:
@@ -287,9 +291,11 @@ def read_scenario_logs(folder: Path, scenario: str) -> tuple[list[KpiLog], list[
         if segments.is_file():
             ranges = read_segments(segments).get((files.folder.split("/")[0], ue.imsi))
             if ranges is None:
-                raise InputError(str(segments), "no rows", f"segments of {files.folder} {ue.imsi}")
+                raise InputError(
+                    str(segments), "no rows", f"needed: segments of {files.folder} {ue.imsi}"
+                )
             if ranges.size and ranges.max() >= log.time_ms.size + log.duplicate_rows:
-                allowed = f"rows of {path.name}, which has {log.time_ms.size}"
+                allowed = f"needed: rows of {path.name}, which has {log.time_ms.size}"
                 raise InputError(str(segments), int(ranges.max()), allowed)
             row = np.arange(log.time_ms.size)
             marked = [(row >= first) & (row <= last) for first, last in ranges]
@@ -314,7 +320,7 @@ def scenario_channel(
         InputError: unknown reading, or a UE without an active row.
     """
     if reading not in READINGS:
-        raise InputError("reading", reading, " or ".join(READINGS))
+        raise InputError("reading", reading, "needed: " + " or ".join(READINGS))
     if reading == "as_published":
         grid = [np.arange(log.time_ms.size, dtype=np.int64) * KPI_PERIOD_US for log in logs]
         return replay(grid, [log.sinr_db for log in logs], duration_us, KPI_PERIOD_US)

@@ -77,7 +77,7 @@ class Facts:
             InputError: the file has no such profile.
         """
         if name not in self.profiles:
-            raise InputError("traffic facts", name, "a profile: " + ", ".join(self.profiles))
+            raise InputError("traffic facts", name, "needed: one of " + ", ".join(self.profiles))
         return self.profiles[name]
 
     def ues(self, scenario: str) -> tuple[UeFacts, ...]:
@@ -87,7 +87,9 @@ class Facts:
             InputError: the file has no such scenario.
         """
         if scenario not in self.scenarios:
-            raise InputError("traffic facts", scenario, "a scenario: " + ", ".join(self.scenarios))
+            raise InputError(
+                "traffic facts", scenario, "needed: one of " + ", ".join(self.scenarios)
+            )
         return self.scenarios[scenario]
 
 
@@ -116,7 +118,7 @@ def generate_channel(
         InputError: unknown reading.
     """
     if reading not in READINGS:
-        raise InputError("reading", reading, " or ".join(READINGS))
+        raise InputError("reading", reading, "needed: " + " or ".join(READINGS))
     sinr = [ue.sinr[reading] for ue in ues]
     active = channels.ar1(
         [s.mean_db for s in sinr],
@@ -147,11 +149,11 @@ def read_facts(path: Path) -> Facts:
     try:
         document = YAML(typ="safe").load(path)
     except (YAMLError, UnicodeDecodeError) as error:
-        raise InputError(str(path), str(error).splitlines()[0], "a YAML file") from error
+        raise InputError(str(path), str(error).splitlines()[0], "needed: a YAML file") from error
     provenance = _get(path, document, "provenance", dict)
     levels = _get(path, document, "levels", list)
     if tuple(levels) != LEVELS:
-        raise InputError(f"{path}: levels", levels, f"the levels of this version, {LEVELS}")
+        raise InputError(f"{path}: levels", levels, f"needed: the levels of this version, {LEVELS}")
     profiles = {
         name: _profile(f"{path}: profiles.{name}", entry)
         for name, entry in _get(path, document, "profiles", dict).items()
@@ -160,11 +162,11 @@ def read_facts(path: Path) -> Facts:
     for name, entries in _get(path, document, "scenarios", dict).items():
         where = f"{path}: scenarios.{name}"
         if not isinstance(entries, list) or not entries:
-            raise InputError(where, entries, "a list of UEs")
+            raise InputError(where, entries, "needed: a list of UEs")
         scenarios[name] = tuple(_ue(f"{where}[{i}]", e) for i, e in enumerate(entries))
         for ue in scenarios[name]:
             if ue.trace not in profiles:
-                raise InputError(where, ue.trace, "a trace that has a profile")
+                raise InputError(where, ue.trace, "needed: a trace that has a profile")
     return Facts(provenance, profiles, scenarios)
 
 
@@ -220,7 +222,7 @@ def _rounded(value: Any) -> Any:
 def _get(where: object, mapping: Any, key: str, kind: type) -> Any:
     if not isinstance(mapping, dict) or key not in mapping:
         found = list(mapping) if isinstance(mapping, dict) else mapping
-        raise InputError(f"{where}", found, f"the key {key}")
+        raise InputError(f"{where}", found, f"needed: the key {key}")
     value = mapping[key]
     if kind is float and isinstance(value, int | float) and not isinstance(value, bool):
         if np.isfinite(value) and value >= 0:
@@ -228,14 +230,16 @@ def _get(where: object, mapping: Any, key: str, kind: type) -> Any:
     elif kind is not float and isinstance(value, kind):
         return value
     wanted = "a number, at least 0" if kind is float else f"a {kind.__name__}"
-    raise InputError(f"{where}.{key}", value, wanted)
+    raise InputError(f"{where}.{key}", value, f"needed: {wanted}")
 
 
 def _quantiles(where: str, entry: Any) -> Quantiles:
     values = _get(where, entry, "values", list)
     numbers = all(isinstance(v, int | float) for v in values)
     if not numbers or len(values) != len(LEVELS) or values[0] <= 0 or np.any(np.diff(values) < 0):
-        raise InputError(f"{where}.values", values, f"{len(LEVELS)} positive numbers, ascending")
+        raise InputError(
+            f"{where}.values", values, f"needed: {len(LEVELS)} positive numbers, ascending"
+        )
     return Quantiles(tuple(float(v) for v in values), _get(where, entry, "mean", float))
 
 
@@ -245,15 +249,19 @@ def _profile(where: str, entry: Any) -> BurstModel:
         for key, kind in zip(PROFILE_KEYS, (float, float, dict, list, list), strict=True)
     )
     if len(classes) != N_CLASSES:
-        raise InputError(f"{where}.classes", len(classes), f"{N_CLASSES} burst classes")
+        raise InputError(f"{where}.classes", len(classes), f"needed: {N_CLASSES} burst classes")
     if bursts_per_s <= 0:
-        raise InputError(f"{where}.bursts_per_s", bursts_per_s, "above 0")
+        raise InputError(f"{where}.bursts_per_s", bursts_per_s, "needed: above 0")
     shape_right = len(chain) == N_CLASSES and all(len(row) == N_CLASSES for row in chain)
     present = [c is not None for c in classes]
     if not shape_right or not np.allclose(np.sum(chain, axis=1), present, atol=1e-3):
-        raise InputError(f"{where}.next_class", chain, "rows of probabilities that add up to 1")
+        raise InputError(
+            f"{where}.next_class", chain, "needed: rows of probabilities that add up to 1"
+        )
     if np.any(np.array(chain)[:, ~np.array(present)] > 0):
-        raise InputError(f"{where}.next_class", chain, "probability 0 for a class that is null")
+        raise InputError(
+            f"{where}.next_class", chain, "needed: probability 0 for a class that is null"
+        )
     return BurstModel(
         mean_kbps,
         bursts_per_s,
@@ -265,7 +273,7 @@ def _profile(where: str, entry: Any) -> BurstModel:
             else BurstClass(
                 *(
                     _quantiles(f"{where}.classes[{i}].{key}", _get(where, c, key, dict))
-                    for key in ("burst_bytes", "packet_bytes", "packet_gap_us")
+                    for key in BurstClass.__annotations__
                 )
             )
             for i, c in enumerate(classes)
@@ -283,7 +291,9 @@ def _ue(where: str, entry: Any) -> UeFacts:
             **{k: _get(at, read, k, float) for k in SinrFacts.__annotations__}
         )
         if not (facts[reading].coherence_s > 0 and 0 < facts[reading].active_share <= 1):
-            raise InputError(at, dict(read), "coherence_s above 0, active_share in (0, 1]")
+            raise InputError(at, dict(read), "needed: coherence_s above 0, active_share in (0, 1]")
         if facts[reading].active_run_rows < 1:
-            raise InputError(at, facts[reading].active_run_rows, "active_run_rows of at least 1")
+            raise InputError(
+                at, facts[reading].active_run_rows, "needed: active_run_rows of at least 1"
+            )
     return UeFacts(_get(where, entry, "trace", str), facts)
