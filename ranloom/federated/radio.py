@@ -146,6 +146,7 @@ class _Air:
         self.serving = plan.home.copy()
         self.current = np.full(ues, -1)  # round that a UE works on
         self.ready_s = np.full(ues, np.inf)  # its training is done
+        self.started = np.zeros(ues, np.bool_)  # its upload has begun
         self.gone_s = np.full(ues, np.inf)
         self.blocked_s = np.zeros(ues)  # a hand-over interrupts it until then
         self.back_round = np.zeros(ues, np.int64)
@@ -208,10 +209,10 @@ class _Air:
         self.now_s = event
 
     def _start_uploads(self) -> None:
-        for ue in np.flatnonzero((self.current >= 0) & (self.ready_s <= self.now_s)):
-            if np.isnan(self.start_s[ue, self.current[ue]]):
-                self.start_s[ue, self.current[ue]] = self.now_s
-                self._open_segment(int(ue), self.now_s)
+        for ue in np.flatnonzero(~self.started & (self.ready_s <= self.now_s)):
+            self.started[ue] = True
+            self.start_s[ue, self.current[ue]] = self.now_s
+            self._open_segment(int(ue), self.now_s)
 
     def _arrived(self) -> NDArray[np.int64]:
         done = np.flatnonzero((self.current >= 0) & (self.remaining <= 0.0))
@@ -228,22 +229,22 @@ class _Air:
                 away = self.plan.away_rounds[ue, round_index]
                 self.back_round[ue] = round_index + 1 + away
             self._close_segment(ue)
-            self.current[ue] = -1
-            self.gone_s[ue] = np.inf
+            self.current[ue], self.started[ue] = -1, False
+            self.ready_s[ue], self.gone_s[ue] = np.inf, np.inf
 
     def _open_segment(self, ue: int, start_s: float) -> None:
         self.segment_begin_s[ue], self.segment_sent[ue] = start_s, 0.0
 
     def _close_segment(self, ue: int) -> None:
-        round_index = self.current[ue]
-        if np.isnan(self.start_s[ue, round_index]):
+        if not self.started[ue]:
             return
+        round_index = self.current[ue]
         task = int(ue) * self.outcome.shape[1] + int(round_index)
         begin_s, sent = float(self.segment_begin_s[ue]), float(self.segment_sent[ue])
         self.segments.append((task, int(self.serving[ue]), begin_s, self.now_s, sent))
 
     def _move(self, ue: int, to: int) -> None:
-        if self.current[ue] >= 0 and self.ready_s[ue] <= self.now_s:
+        if self.started[ue]:
             self._close_segment(ue)
             self.blocked_s[ue] = self.now_s + self.plan.move_gap_s
             self._open_segment(ue, self.blocked_s[ue])
