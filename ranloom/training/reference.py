@@ -2,8 +2,9 @@
 
 The oracle is told only the *numbers* of the micro-batches that each step merged. Which samples
 these are it works out from the seed; the gradients come from the uncut model and autograd, the
-mean, the clipping and the update from torch's own classes. It shares the model and the data with
-the runtime, and nothing of its protocol, reduction or update code.
+mean and the update are written out here. It shares the model and the data with the runtime, and
+nothing of its protocol, reduction or update code. One thread, so that it gives the same bits
+everywhere.
 """
 
 from __future__ import annotations
@@ -51,11 +52,27 @@ def train_reference(
         merged: step to the numbers of the micro-batches that it merged, in order of the steps.
         seed: of initial values and dropout.
     """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _train(model, optimizer, corpus, order, merged, seed)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _train(
+    model: ModelConfig,
+    optimizer: OptimizerConfig,
+    corpus: Corpus,
+    order: SampleOrder,
+    merged: Mapping[int, Sequence[int]],
+    seed: int,
+) -> ReferenceRun:
     module = OptStage(model, 0, model.layers, seed)
     parameters = list(module.parameters())
-    torch_optimizer = _torch_optimizer(optimizer, parameters)
+    memory: list[dict[str, Tensor]] = [{} for _ in parameters]
     losses = []
-    for step, micro_batches in sorted(merged.items()):
+    for number, (step, micro_batches) in enumerate(sorted(merged.items()), start=1):
         total = 0.0
         samples = 0
         for micro_batch in micro_batches:
@@ -65,38 +82,45 @@ def train_reference(
             total += float(loss.detach())
             samples += len(batch.sample_ids)
         for parameter in parameters:
-            if parameter.grad is not None:
-                parameter.grad /= samples
+            assert parameter.grad is not None
+            parameter.grad /= samples
         if optimizer.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(parameters, optimizer.clip_norm, foreach=False)
-        for group in torch_optimizer.param_groups:
-            group["lr"] = optimizer.step_learning_rate(samples)
-        torch_optimizer.step()
-        torch_optimizer.zero_grad(set_to_none=True)
+        rate = optimizer.step_learning_rate(samples)
+        with torch.no_grad():
+            for parameter, kept in zip(parameters, memory, strict=True):
+                update = _adamw if optimizer.name == "adamw" else _sgd
+                update(optimizer, parameter, kept, rate, number)
+        module.zero_grad(set_to_none=True)
         losses.append(total / samples)
     weights = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
     return ReferenceRun(weights, losses)
 
 
-def _torch_optimizer(
-    config: OptimizerConfig, parameters: list[torch.nn.Parameter]
-) -> torch.optim.Optimizer:
-    if config.name == "adamw":
-        return torch.optim.AdamW(
-            parameters,
-            lr=config.learning_rate,
-            betas=ADAM_BETAS,
-            eps=ADAM_EPSILON,
-            weight_decay=config.weight_decay,
-            foreach=False,
-        )
-    return torch.optim.SGD(
-        parameters,
-        lr=config.learning_rate,
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-        foreach=False,
-    )
+def _sgd(
+    config: OptimizerConfig, weight: Tensor, kept: dict[str, Tensor], rate: float, number: int
+) -> None:
+    assert weight.grad is not None
+    direction = weight.grad + config.weight_decay * weight
+    if config.momentum > 0.0:
+        direction = direction + config.momentum * kept["direction"] if number > 1 else direction
+        kept["direction"] = direction
+    weight -= rate * direction
+
+
+def _adamw(
+    config: OptimizerConfig, weight: Tensor, kept: dict[str, Tensor], rate: float, number: int
+) -> None:
+    gradient = weight.grad
+    assert gradient is not None
+    first, second = ADAM_BETAS
+    zero = torch.zeros_like(weight)
+    kept["mean"] = first * kept.get("mean", zero) + (1.0 - first) * gradient
+    kept["square"] = second * kept.get("square", zero) + (1.0 - second) * gradient**2
+    mean = kept["mean"] / (1.0 - first**number)
+    square = kept["square"] / (1.0 - second**number)
+    weight -= rate * config.weight_decay * weight
+    weight -= rate * mean / (square.sqrt() + ADAM_EPSILON)
 
 
 def weights_relative_error(weights: Mapping[str, Tensor], reference: Mapping[str, Tensor]) -> float:

@@ -48,7 +48,7 @@ def summed_gradients(module: OptStage, micro_batches, step: int):
         OptimizerConfig(learning_rate=0.2, batch_rule="sqrt", base_samples=6),
     ],
 )
-def test_our_update_equals_torch_on_the_whole_model(optimizer):
+def test_the_sites_update_equals_the_oracles(optimizer):
     module = OptStage(MODEL, 0, 2, seed=8)
     ours = StageOptimizer(optimizer, module)
     for step, micro_batches in MERGED.items():
@@ -59,6 +59,25 @@ def test_our_update_equals_torch_on_the_whole_model(optimizer):
         ours.step(summed, scale, rate)
     reference = train_reference(MODEL, optimizer, CORPUS, ORDER, MERGED, seed=8)
     weights = {name: p.detach() for name, p in module.named_parameters()}
+    assert weights_relative_error(weights, reference.weights) < 1e-13
+
+
+@pytest.mark.parametrize("name", ["sgd", "adamw"])
+def test_the_oracle_equals_torchs_own_optimizers(name):
+    optimizer = OptimizerConfig(name, 0.02, momentum=0.9, weight_decay=0.1, clip_norm=0.2)
+    module = OptStage(MODEL, 0, 2, seed=8)
+    if name == "sgd":
+        theirs = torch.optim.SGD(module.parameters(), lr=0.02, momentum=0.9, weight_decay=0.1)
+    else:
+        theirs = torch.optim.AdamW(module.parameters(), lr=0.02, weight_decay=0.1)
+    for step, micro_batches in MERGED.items():
+        summed = summed_gradients(module, micro_batches, step)
+        for parameter_name, parameter in module.named_parameters():
+            parameter.grad = summed[parameter_name] / (3 * len(micro_batches))
+        torch.nn.utils.clip_grad_norm_(module.parameters(), 0.2)
+        theirs.step()
+    weights = {n: p.detach() for n, p in module.named_parameters()}
+    reference = train_reference(MODEL, optimizer, CORPUS, ORDER, MERGED, seed=8)
     assert weights_relative_error(weights, reference.weights) < 1e-13
 
 
