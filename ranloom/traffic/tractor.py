@@ -228,7 +228,8 @@ def held_sinr(log: KpiLog) -> NDArray[np.float64]:
 def kpi_arrivals(log: KpiLog) -> Arrivals:
     """Packets that stand in for a missing trace: each row's bytes, spread evenly over its 250 ms.
 
-    An upper bound: the logged rate counts transport blocks with their padding.
+    An upper bound: the logged rate counts transport blocks with their padding. Over the UEs whose
+    packets are known it is 5 to 14 times their payload.
     """
     row_bytes = np.rint(log.uplink_mbps * 1e6 * (KPI_PERIOD_US * 1e-6) / 8.0).astype(np.int64)
     pieces = -(-row_bytes // MAX_PACKET_BYTES)
@@ -270,8 +271,9 @@ def read_trace(folder: Path, trace: str) -> tuple[Arrivals, int, str | None]:
     except InputError:
         if not any((folder / sub / f"{trace}.csv").is_file() for sub in SINGLE_UE_FOLDERS):
             raise
-        log = read_kpi_log(find(folder, SINGLE_UE_FOLDERS, f"{trace}.csv"))
-        note = f"trace {trace} is missing: rates of its KPI log stand in ({log.path.name})"
+        path = find(folder, SINGLE_UE_FOLDERS, f"{trace}.csv")
+        log = read_kpi_log(path)
+        note = f"trace {trace} is missing: its KPI log stands in, padding included ({path.name})"
         return kpi_arrivals(log), 0, note
     packets = read_packet_trace(path)
     return packets.arrivals, packets.split_records, None

@@ -94,10 +94,7 @@ def test_scaled_bytes_follow_the_factor_within_one_packet(sizes, factor):
     for u in (0, 1):
         before = np.cumsum(np.where(ue == u, sizes, 0))
         after = np.array(
-            [
-                scaled.size_bytes[(scaled.ue == u) & (scaled.time_us <= t)].sum()
-                for t in range(count)
-            ]
+            [scaled.size_bytes[(scaled.ue == u) & (scaled.time_us <= t)].sum() for t in range(n)]
         )
         assert np.all(np.abs(after - factor * before) <= 1500)
     assert set(scaled.size_bytes) <= set(sizes)
