@@ -28,6 +28,27 @@ def main(root: Path, registry: Registry) -> int:
     if stale:
         print(f"{', '.join(stale)}: run `python -m stages render` first", file=sys.stderr)
         return 1
+    changed, objections = examine(root, registry)
+    if objections:
+        print("\n".join(objections), file=sys.stderr)
+        print("not committed: `dvc repro` has to run these stages", file=sys.stderr)
+        return 1
+    if not changed:
+        print("nothing to commit: dvc.lock matches the tree")
+        return 0
+    dvc.call(root, "commit", "--force", "--quiet", *changed)
+    for name, files in changed.items():
+        print(f"{name}: committed {', '.join(files)}")
+    return 0
+
+
+def examine(root: Path, registry: Registry) -> tuple[dict[str, list[str]], list[str]]:
+    """Compare the tree with ``dvc.lock``.
+
+    Returns:
+        The changed files of each stage whose entry no longer holds, and why stages have to run
+        again; without such a reason every change is proven to be harmless.
+    """
     pipeline = Pipeline(root)
     changed: dict[str, list[str]] = {}
     objections: list[str] = []
@@ -43,17 +64,7 @@ def main(root: Path, registry: Registry) -> int:
             continue
         changed[name] = [dep for dep in live.deps if live.deps[dep] != locked.deps.get(dep)]
         objections += [f"{name}: {reason}" for reason in _objections(root, name, live, locked)]
-    if objections:
-        print("\n".join(objections), file=sys.stderr)
-        print("not committed: `dvc repro` has to run these stages", file=sys.stderr)
-        return 1
-    if not changed:
-        print("nothing to commit: dvc.lock matches the tree")
-        return 0
-    dvc.call(root, "commit", "--force", "--quiet", *changed)
-    for name, files in changed.items():
-        print(f"{name}: committed {', '.join(files)}")
-    return 0
+    return changed, objections
 
 
 def _objections(root: Path, name: str, live: Entry, locked: Entry) -> Iterator[str]:

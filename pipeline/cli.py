@@ -92,12 +92,10 @@ def application(root: Path, registry: Registry, input_error: type[Exception]) ->
         from pipeline.doctor import examine
 
         findings = examine(root, registry, input_error)
-        table = Table(box=None, show_header=False, pad_edge=False)
+        console = Console(soft_wrap=True, highlight=False)
         for finding in findings:
-            table.add_row(
-                Text(finding.level, style=_LEVELS[finding.level]), finding.subject, finding.detail
-            )
-        Console(soft_wrap=True).print(table)
+            level = Text(f"{finding.level:6}", style=_LEVELS[finding.level])
+            console.print(level, f"{finding.subject:16}", finding.detail, markup=False)
         raise typer.Exit(1 if any(finding.level == "fault" for finding in findings) else 0)
 
     return app
@@ -124,7 +122,8 @@ def _run(
     except KeyboardInterrupt:
         return 130
     if outcome.code:
-        print(*outcome.faults, sep="\n", file=sys.stderr)
+        for line in outcome.faults:  # once more, below what DVC said about them
+            print(line, file=sys.stderr)
         return outcome.code
     _project(place, registry)
     show_headline(place, registry, time.monotonic() - started)

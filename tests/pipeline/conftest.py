@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -12,9 +13,10 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from pipeline.registry import Registry, discover
 from pipeline.store import Store
 from tests.pipeline import toy_chain
-from tests.pipeline.workbench import Project
+from tests.pipeline.workbench import SOURCES, Project
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -123,10 +125,25 @@ def project_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def project(project_template: Path, tmp_path: Path) -> Project:
-    """A fresh copy of it."""
+def project(project_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A fresh copy of it, untracked."""
+    monkeypatch.setenv("RANLOOM_TRACKING", "off")
     shutil.copytree(project_template, tmp_path / "project", symlinks=True)
     return Project(tmp_path / "project")
+
+
+@pytest.fixture(scope="session")
+def toy_registry() -> Registry:
+    """The stages of that project, for tests that need no process of their own."""
+    spec = importlib.util.spec_from_file_location(
+        "toy_stages", SOURCES / "stages" / "__init__.py", submodule_search_locations=[]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    package.__path__ = [str(SOURCES / "stages")]
+    sys.modules["toy_stages"] = package
+    return discover(package)
 
 
 @pytest.fixture(scope="session")
@@ -141,7 +158,8 @@ def built_template(project_template: Path, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-def built(built_template: Path, tmp_path: Path) -> Project:
-    """A copy of the built project."""
+def built(built_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    """A copy of the built project, untracked."""
+    monkeypatch.setenv("RANLOOM_TRACKING", "off")
     shutil.copytree(built_template, tmp_path / "project", symlinks=True)
     return Project(tmp_path / "project")

@@ -5,6 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
+from typer.testing import CliRunner
+
+from pipeline import cli, dvc, tracking
+from ranloom.errors import InputError
+
+
+@pytest.fixture
+def ranloom(built, toy_registry, monkeypatch):
+    """The command line over the built project, in this process, without a check of its code."""
+    monkeypatch.setattr(cli, "check", lambda *_: [])
+    app = cli.application(built.root, toy_registry, InputError)
+    return lambda *arguments: CliRunner().invoke(app, arguments)
 
 
 def test_run_shows_the_headline_numbers_and_where_to_look(project) -> None:
@@ -19,13 +31,6 @@ def test_run_shows_the_headline_numbers_and_where_to_look(project) -> None:
     ]
     assert "make ui" in said
     assert "Report" not in said
-    (project.root / "outs" / "report").mkdir()
-    (project.root / "outs" / "report" / "index.html").write_text("<html></html>")
-    project.set("total.factor", 3)
-    said = project.ranloom("run", "draw").stdout
-    assert "Running stage" not in said
-    assert f"Report    {project.root}/outs/report/index.html" in said
-    assert "Running stage 'draw'" in project.ranloom("run", "draw", "--force").stdout
 
 
 def test_bad_input_has_exit_code_2_and_runs_nothing(project) -> None:
@@ -36,18 +41,73 @@ def test_bad_input_has_exit_code_2_and_runs_nothing(project) -> None:
     ]
     assert done.stdout == ""
     assert not (project.root / "outs").exists()
-    (line,) = project.ranloom("run", "drew", code=2).stderr.splitlines()
-    assert line == "stage: 'drew' is not usable; known: draw, total"
-    (line,) = project.ranloom("run", "--preset", "slow", code=2).stderr.splitlines()
-    assert line == "preset: 'slow' is not usable; known: quick"
 
 
-def test_a_bug_in_a_stage_is_not_bad_input(project) -> None:
-    project.set("draw.behave", "crash")
-    done = project.ranloom("run", code=255)
-    assert "ZeroDivisionError: the stage has a bug" in done.stderr
+def test_the_report_is_pointed_to_where_there_is_one(built, toy_registry, capsys) -> None:
+    page = built.root / "outs" / "report" / "index.html"
+    page.parent.mkdir()
+    page.write_text("<html></html>")
+    cli.show_headline(built.root, toy_registry, 1.0)
+    assert f"Report    {page}" in capsys.readouterr().out
 
 
-def test_sync_makes_the_runs_of_what_was_not_tracked(built) -> None:
-    del built.env["RANLOOM_TRACKING"]
-    assert built.ranloom("sync").stdout.splitlines() == ["draw: run made", "total: run made"]
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["run", "drew"], "stage: 'drew' is not usable; known: draw, total"),
+        (["run", "--preset", "slow"], "preset: 'slow' is not usable; known: quick"),
+    ],
+)
+def test_unknown_names(ranloom, arguments, line) -> None:
+    done = ranloom(*arguments)
+    assert done.exit_code == 2
+    assert done.stderr == f"{line}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "passed"),
+    [
+        ([], []),
+        (["draw"], ["draw"]),
+        (["--force", "draw", "total"], ["--force", "draw", "total"]),
+    ],
+)
+def test_what_dvc_is_asked(ranloom, built, monkeypatch, arguments, passed) -> None:
+    asked = []
+    monkeypatch.setattr(dvc, "repro", lambda *call: asked.append(call) or dvc.Outcome(0, ()))
+    assert ranloom("run", *arguments).exit_code == 0
+    assert asked == [(built.root, passed)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "said"),
+    [
+        (dvc.Outcome(255, ()), 255, ""),
+        (dvc.Outcome(2, ("in.txt: row 2: bad",)), 2, "in.txt: row 2: bad\n"),
+    ],
+)
+def test_failures_keep_their_exit_code(ranloom, monkeypatch, outcome, code, said) -> None:
+    monkeypatch.setattr(dvc, "repro", lambda *_: outcome)
+    done = ranloom("run")
+    assert (done.exit_code, done.stderr) == (code, said)
+    assert "Up to date" not in done.stdout
+
+
+@pytest.mark.parametrize(("skipped", "code"), [({}, 0), ({"total": "it has not run"}, 1)])
+def test_sync_says_what_it_did(ranloom, monkeypatch, skipped, code) -> None:
+    report = tracking.SyncReport(("draw",), ("other",), skipped, (), None)
+    monkeypatch.setattr(tracking, "sync", lambda *_: report)
+    done = ranloom("sync")
+    assert done.exit_code == code
+    lines = ["draw: run made", "other: run present"]
+    assert done.stdout.splitlines() == lines + [f"{k}: skipped, {v}" for k, v in skipped.items()]
+
+
+def test_a_run_ends_with_a_sync(ranloom, monkeypatch) -> None:
+    synced = []
+    report = tracking.SyncReport((), (), {}, (), None)
+    monkeypatch.setenv("RANLOOM_TRACKING", "on")
+    monkeypatch.setattr(tracking, "sync", lambda place, _: synced.append(place) or report)
+    monkeypatch.setattr(dvc, "repro", lambda *_: dvc.Outcome(0, ()))
+    assert ranloom("run").exit_code == 0
+    assert len(synced) == 1

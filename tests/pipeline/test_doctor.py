@@ -92,15 +92,22 @@ def test_the_store(tmp_path, findings, monkeypatch) -> None:
 
 
 def test_the_command_line(built) -> None:
-    """Everything in order, then results lost, then a parameter spoilt."""
-    built.edit(".gitignore", "build/", "build/\nrequirements.lock")
     (built.root / "requirements.lock").write_text("")
-    said = built.ranloom("doctor").stdout
-    assert "all outputs of 2 stages are here" in said
-    assert "are in order" in said
     (built.root / "outs" / "draw" / "rows.parquet").unlink()
     said = built.ranloom("doctor").stdout
     assert "missing: outs/draw/rows.parquet" in said
+    assert "are in order" in said
     built.set("draw.rows", 0)
-    said = built.ranloom("doctor", code=1).stdout
-    assert "draw.rows: 0 is not usable" in said
+    lines = built.ranloom("doctor", code=1).stdout.splitlines()
+    assert [line for line in lines if line.startswith("fault")] == [
+        "fault  check            params.yaml: draw.rows: 0 is not usable; "
+        "integer from 1 to 100 (rows to draw)"
+    ]
+
+
+def test_results_that_are_all_there(built, toy_registry) -> None:
+    (finding,) = doctor._results(built.root, toy_registry)
+    assert finding.level == "ok"
+    (built.root / "dvc.lock").unlink()
+    (finding,) = doctor._results(built.root, toy_registry)
+    assert finding.detail.startswith("not built yet: draw, total")

@@ -10,6 +10,8 @@ import sys
 import psutil
 import pytest
 
+from pipeline.runner import run
+from ranloom.errors import InputError
 from tests.pipeline.workbench import end, wait_until
 
 
@@ -22,11 +24,9 @@ def partial(project) -> list[str]:
     return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 
 
-def test_a_stage_writes_what_it_declares(project) -> None:
-    project.stages("draw")
-    project.stages("total")
-    outs = project.root / "outs"
-    assert set(project.outs()) == {
+def test_a_stage_writes_what_it_declares(built) -> None:
+    outs = built.root / "outs"
+    assert set(built.outs()) == {
         "draw/figures/one.txt",
         "draw/metrics.json",
         "draw/plots/rows-a-value_ms-by-row.csv",
@@ -44,25 +44,23 @@ def test_a_stage_writes_what_it_declares(project) -> None:
     assert not (outs / ".partial").exists()
 
 
-def test_outputs_are_byte_identical(project) -> None:
+def test_outputs_are_byte_identical(built) -> None:
     """In another process, with other hash seeds and thread counts."""
-    project.stages("draw", PYTHONHASHSEED="1", OMP_NUM_THREADS="1")
-    first = project.outs()
-    project.stages("draw", PYTHONHASHSEED="2", OMP_NUM_THREADS="2")
-    assert project.outs() == first
-    project.set("base.seed", 8)
-    project.stages("draw")
-    assert project.outs() != first
+    first = built.outs()
+    built.stages("draw", PYTHONHASHSEED="2", OMP_NUM_THREADS="2")
+    assert built.outs() == first
+    built.set("base.seed", 8)
+    built.stages("draw")
+    assert built.outs() != first
 
 
-def test_files_are_replaced_not_written_over(project) -> None:
+def test_files_are_replaced_not_written_over(built, toy_registry) -> None:
     """A reader that has a file open keeps the old one whole."""
-    project.stages("draw")
-    rows = project.root / "outs" / "draw" / "rows.parquet"
+    rows = built.root / "outs" / "draw" / "rows.parquet"
     old = rows.read_bytes()
     with rows.open("rb") as reader:
-        project.set("draw.rows", 50)
-        project.stages("draw")
+        built.set("draw.rows", 50)
+        assert run(built.root, toy_registry, "draw", InputError) == 0
         assert reader.read() == old
     assert rows.read_bytes() != old
 
@@ -78,47 +76,59 @@ def test_files_are_replaced_not_written_over(project) -> None:
         ("draw.source_path", "data/empty.txt", "data/empty.txt: '' is not usable; at least one"),
     ],
 )
-def test_bad_input_gets_one_line_and_changes_nothing(project, key, value, line) -> None:
-    project.stages("draw")
-    before = project.outs()
-    (project.root / "data" / "bad.txt").write_text("1\nx\n")
-    (project.root / "data" / "empty.txt").write_text("")
-    project.set(key, value)
-    done = project.stages("draw", code=2)
-    (said,) = done.stderr.splitlines()
-    assert said.replace(f"{project.root}/", "").startswith(line)
+def test_bad_input_gets_one_line_and_changes_nothing(
+    built, toy_registry, capfd, key, value, line
+) -> None:
+    before = built.outs()
+    (built.root / "data" / "bad.txt").write_text("1\nx\n")
+    (built.root / "data" / "empty.txt").write_text("")
+    built.set(key, value)
+    assert run(built.root, toy_registry, "draw", InputError) == 2
+    said = capfd.readouterr()
+    (refused,) = said.err.splitlines()
+    assert refused.replace(f"{built.root}/", "").startswith(line)
+    assert said.out == ""
+    assert built.outs() == before
+
+
+def test_bad_input_as_a_program_sees_it(built) -> None:
+    before = built.outs()
+    built.set("draw.rows", 0)
+    done = built.stages("draw", code=2)
     assert done.stdout == ""
-    assert project.outs() == before
+    assert done.stderr == (
+        "params.yaml: draw.rows: 0 is not usable; integer from 1 to 100 (rows to draw)\n"
+    )
+    assert built.outs() == before
 
 
-def test_missing_upstream_gets_one_line(project) -> None:
-    done = project.stages("total", code=2)
+def test_missing_upstream_gets_one_line(project, toy_registry, capfd) -> None:
+    assert run(project.root, toy_registry, "total", InputError) == 2
     expected = "outs/draw/rows.parquet: missing; output of stage draw, which must run first\n"
-    assert done.stderr == expected
+    assert capfd.readouterr().err == expected
     assert not (project.root / "outs").exists()
 
 
 @pytest.mark.parametrize(
-    ("behave", "said"),
+    ("behave", "error", "said"),
     [
-        ("crash", "ZeroDivisionError: the stage has a bug"),
-        ("nan", "ValueError: metric total_ms is nan"),
-        ("forget", "RuntimeError: stage draw did not write figures"),
+        ("crash", ZeroDivisionError, "the stage has a bug"),
+        ("nan", ValueError, "metric total_ms is nan"),
+        ("forget", RuntimeError, "stage draw did not write figures"),
     ],
 )
-def test_a_bug_leaves_the_previous_outputs(project, behave: str, said: str) -> None:
-    project.stages("draw")
-    before = project.outs()
-    project.set("draw.behave", behave)
-    project.set("draw.rows", 7)
-    done = project.stages("draw", code=1)
-    assert done.stderr.splitlines()[-1] == said
-    assert project.outs() == before
+def test_a_bug_leaves_the_previous_outputs(built, toy_registry, behave, error, said) -> None:
+    before = built.outs()
+    built.set("draw.behave", behave)
+    built.set("draw.rows", 7)
+    with pytest.raises(error, match=said):
+        run(built.root, toy_registry, "draw", InputError)
+    assert built.outs() == before
 
 
-def test_a_killed_stage_leaves_the_previous_outputs(project) -> None:
+def test_a_killed_stage_leaves_the_previous_outputs(built) -> None:
     """Its unfinished work goes when the stage runs again."""
-    project.stages("draw")
+    project = built
     before = project.outs()
     project.set("draw.behave", "hang")
     project.set("draw.rows", 7)
@@ -131,6 +141,7 @@ def test_a_killed_stage_leaves_the_previous_outputs(project) -> None:
     project.set("draw.behave", "well")
     project.stages("draw")
     assert partial(project) == []
+    assert project.outs() != before
 
 
 def test_a_stage_that_is_asked_to_stop_clears_its_work(project) -> None:
@@ -142,13 +153,13 @@ def test_a_stage_that_is_asked_to_stop_clears_its_work(project) -> None:
     assert project.outs() == {}
 
 
-def test_work_of_a_running_stage_is_left_alone(project) -> None:
+def test_work_of_a_running_stage_is_left_alone(project, toy_registry) -> None:
     project.set("draw.behave", "hang")
     process = stage_process(project)
     wait_until((project.root / "hanging").exists)
     try:
         project.set("draw.behave", "well")
-        project.stages("draw")
+        assert run(project.root, toy_registry, "draw", InputError) == 0
         assert partial(project) == [f"draw.{process.pid}"]
     finally:
         end(process)
@@ -197,4 +208,3 @@ def test_unknown_commands(project, arguments) -> None:
 def test_list_and_help(project) -> None:
     assert project.stages("list").stdout.split("\n")[0].split() == ["draw", "Draws", "rows"]
     assert "ast-commit" in project.stages("--help").stdout
-    assert "ast-commit" in project.stages().stdout
