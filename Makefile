@@ -1,8 +1,9 @@
 # Two commands: `make run` and `make test`. Both set up .venv first, from requirements.lock.
 
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+  $$p -c '' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
-BIN := $(CURDIR)/$(VENV)/bin
+BIN := $(VENV)/bin
 STAMP := $(VENV)/installed-$(shell cat requirements.lock pyproject.toml | cksum | tr ' ' '-')
 PORT_UI := 5055
 PORT_PREFECT := 4299
@@ -15,7 +16,7 @@ export PREFECT_SERVER_ANALYTICS_ENABLED := false
 export PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS := 120
 export PREFECT_HOME := $(CURDIR)/.prefect
 export RANLOOM_ROOT := $(CURDIR)
-export PATH := $(BIN):$(PATH)
+export PATH := $(CURDIR)/$(BIN):$(PATH)
 
 PREFECT_API := http://127.0.0.1:$(PORT_PREFECT)/api
 
@@ -25,40 +26,40 @@ help:  ## list the targets
 	@sed -n 's/^\([a-z.]*\):.*##/  \1\t/p' $(MAKEFILE_LIST) | expand -t 12
 
 run: $(STAMP)  ## check the input, build what is not up to date, show the headline numbers
-	@ranloom run
+	@$(BIN)/ranloom run
 
 quick: $(STAMP)  ## the same with the quick preset, beside the main results
-	@ranloom run --preset quick
+	@$(BIN)/ranloom run --preset quick
 
 test: lint  ## linters, types, import contracts, tests
-	python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 lint: $(STAMP)  ## linters, types, import contracts
-	ruff check .
-	ruff format --check .
-	mypy
-	lint-imports --no-logo
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
 
 ui: $(STAMP)  ## MLflow on 127.0.0.1:5055
-	mlflow server --host 127.0.0.1 --port $(PORT_UI) --workers 1 \
-	  --backend-store-uri sqlite:///$(CURDIR)/mlruns/mlflow.db \
-	  --artifacts-destination $(CURDIR)/mlruns/artifacts
+	$(BIN)/mlflow server --host 127.0.0.1 --port $(PORT_UI) --workers 1 \
+	  --backend-store-uri "sqlite:///$(CURDIR)/mlruns/mlflow.db" \
+	  --artifacts-destination "$(CURDIR)/mlruns/artifacts"
 
 server: $(STAMP)  ## Prefect server on 127.0.0.1:4299
-	prefect server start --host 127.0.0.1 --port $(PORT_PREFECT)
+	$(BIN)/prefect server start --host 127.0.0.1 --port $(PORT_PREFECT)
 
 worker deploy: export PREFECT_API_URL := $(PREFECT_API)
 
 worker: $(STAMP)  ## Prefect worker that runs what the server schedules
-	prefect --no-prompt work-pool create local --type process --overwrite
-	prefect worker start --pool local --type process
+	$(BIN)/prefect --no-prompt work-pool create local --type process --overwrite
+	$(BIN)/prefect worker start --pool local --type process
 
 deploy: $(STAMP)  ## register the scheduled deployment with the server
-	prefect --no-prompt work-pool create local --type process --overwrite
-	prefect --no-prompt deploy --all
+	$(BIN)/prefect --no-prompt work-pool create local --type process --overwrite
+	$(BIN)/prefect --no-prompt deploy --all
 
-bench: $(STAMP)  ## side-by-side benchmarks
-	python -m bench
+bench: $(STAMP)  ## side-by-side benchmarks; the numbers go to bench/results.json
+	set -e; for file in bench/[!_]*.py; do $(BIN)/python $$file; done
 
 lock: $(STAMP)  ## resolve pyproject.toml anew; versions stay where they can
 	mkdir -p build
@@ -81,7 +82,7 @@ $(STAMP): requirements.lock pyproject.toml
 	  { echo "Python 3.11 to 3.13 is needed (3.11 is tested): make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing the locked packages into $(VENV): minutes the first time"
-	@python -m pip install --quiet --disable-pip-version-check -r requirements.lock
-	@python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@rm -f $(VENV)/installed-*
 	@touch $@
