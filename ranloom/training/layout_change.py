@@ -168,7 +168,9 @@ class LayoutChange:
         return self.phase == ChangePhase.COPY and self._vouched >= self._receivers
 
     def receivers_of(self, stage: int) -> tuple[int, ...]:
-        """Sites that copy layers of a stage, ascending."""
+        """Sites that copy layers of a stage now and follow its totals, ascending."""
+        if self.phase != ChangePhase.COPY:
+            return ()
         return tuple(sorted({t.target for t in self.transfers if t.stage == stage}))
 
     def abort(self) -> list[Action]:

@@ -268,7 +268,10 @@ class StepLedger:
 
     def rows_of_fate(self, *fates: Fate) -> np.ndarray:
         """Rows of micro-batches in one of these states, ascending."""
-        return np.flatnonzero(np.isin(self.fate, fates))
+        mask = self.fate == fates[0]
+        for fate in fates[1:]:
+            mask |= self.fate == fate
+        return np.flatnonzero(mask)
 
     def sealed_set(self) -> tuple[int, ...]:
         """Numbers of the complete micro-batches: the set S_t of the step."""

@@ -251,8 +251,6 @@ class SimulatedSite:
         self._tasks[action.key] = _Task(action, action.forward, action.backward)
         if action.forward and (action.key, Direction.FORWARD) in self._outputs:
             self._finish(action.key, Direction.FORWARD, 0.0)
-        if action.backward and self._held.get(action.key, action.token) != action.token:
-            del self._held[action.key]
         self._fetch(self._tasks[action.key])
 
     def _fetch(self, task: _Task) -> None:
@@ -392,6 +390,8 @@ class SimulatedSite:
         if task is not None and task.assign.token == action.token:
             del self._tasks[action.key]
             self._kept.discard(action.key)
+            for direction in Direction:
+                self._asked.pop((action.key, direction), None)
             if self._running is not None and self._running[0] == action.key:
                 self._stop()
         if self._held.get(action.key) == action.token:

@@ -133,7 +133,9 @@ class SimulatedWorld:
         self._up = True
         self._nonce = 0
         self._channel_s: dict[tuple[int, bool], float] = {}
+        self._frozen: dict[int, list[tuple[Callable[..., None], tuple[Any, ...]]]] = {}
         self.delay: Callable[[], float] = lambda: 0.0
+        self.repeat: Callable[[Event], float | None] = lambda _: None
 
     # --- a run -----------------------------------------------------------------------------------
 
@@ -149,6 +151,12 @@ class SimulatedWorld:
         while not self.coordinator.finished and self.engine.next_time_s() <= time_s:
             self.engine.step()
 
+    def drain(self) -> None:
+        """After the end of a run: let everything arrive that is still on its way."""
+        self.recover_all()
+        while self.coordinator.finished and self.engine.step():
+            pass
+
     def _tick(self) -> None:
         self._handle(Tick())
         if not self.coordinator.finished:
@@ -156,7 +164,7 @@ class SimulatedWorld:
 
     def _report_budgets(self) -> None:
         for site in list(self.sites.values()):
-            if site.incarnation:
+            if site.incarnation and site.site not in self._frozen:
                 tflops = self._capacity.at(site.site, self.engine.now_s)
                 self.report(site, BudgetReport(site.site, site.incarnation, tflops))
         if not self.coordinator.finished:
@@ -166,6 +174,9 @@ class SimulatedWorld:
 
     def boot(self, site: int) -> None:
         """Start a new process at a site; an old one is dead from now on."""
+        if self.coordinator.finished:
+            return
+        self._frozen.pop(site, None)
         process = SimulatedSite(site, self._settings.window, self)
         self.sites[site] = process
         self._nonce += 1
@@ -180,7 +191,9 @@ class SimulatedWorld:
         self.engine.at(self.engine.now_s + 1.0, self._join, process, nonce)
 
     def kill(self, site: int) -> None:
-        """A site's process dies at once."""
+        """A site's process dies at once (a finished run suffers no more faults)."""
+        if self.coordinator.finished:
+            return
         process = self.sites.pop(site, None)
         if process is not None and process.incarnation:
             notice_s = self.engine.now_s + self._world.loss_notice_s
@@ -188,14 +201,57 @@ class SimulatedWorld:
             if self._world.loss_notice_s < float("inf"):
                 self.engine.at(notice_s, self._deliver_event, lost, self._connection)
 
+    def freeze(self, site: int) -> None:
+        """A site's process stops without dying: it neither acts nor answers."""
+        if self.coordinator.finished:
+            return
+        self._frozen.setdefault(site, [])
+
+    def thaw(self, site: int) -> None:
+        """A stopped process goes on with all that reached it meanwhile."""
+        for call, arguments in self._frozen.pop(site, []):
+            call(*arguments)
+
+    def cut_off(self, site: int, until_s: float) -> None:
+        """The control channel of a site carries nothing until then; its peers still reach it."""
+        for to_site in (False, True):
+            slot = (site, to_site)
+            self._channel_s[slot] = max(self._channel_s.get(slot, 0.0), until_s)
+
+    def evict(self, site: int) -> None:
+        """The radio side takes the memory of a site's activations and retained outputs."""
+        process = self.sites.get(site)
+        if process is not None:
+            process.evict()
+
+    def recover_all(self) -> None:
+        """End of all faults: every site of the first layout and the coordinator are up."""
+        if not self._up:
+            self.restart_coordinator()
+        for site in self._layout.sites():
+            if site not in self.sites:
+                self.boot(site)
+            self.thaw(site)
+
+    def _defer_if_frozen(self, site: int, call: Callable[..., None], *arguments: Any) -> bool:
+        waiting = self._frozen.get(site)
+        if waiting is None:
+            return False
+        waiting.append((call, arguments))
+        return True
+
     def crash_coordinator(self) -> None:
         """The coordinator dies: what was not synced is gone, and was not sent."""
+        if self.coordinator.finished:
+            return
         self._up = False
         del self._log[self._synced :]
         self._outbox.clear()
 
     def restart_coordinator(self) -> None:
-        """A new coordinator replays the log."""
+        """A new coordinator replays the log, unless one is up."""
+        if self._up:
+            return
         self._up = True
         self._connection += 1
         self.coordinator = Coordinator(self._settings, self._layout, self._costs)
@@ -249,6 +305,9 @@ class SimulatedWorld:
     def _deliver_action(self, process: SimulatedSite, action: Any, connection: int) -> None:
         if self.sites.get(process.site) is not process or connection != self._connection:
             return
+        what = (process, action, connection)
+        if self._defer_if_frozen(process.site, self._deliver_action, *what):
+            return
         if isinstance(action, Welcome):
             if action.nonce and not process.incarnation:
                 process.incarnation = action.incarnation
@@ -268,6 +327,9 @@ class SimulatedWorld:
         """Send an event to the coordinator."""
         time_s = self._channel_time(site.site, to_site=False)
         self.engine.at(time_s, self._deliver_event, event, self._connection)
+        again_s = self.repeat(event)
+        if again_s is not None:
+            self.engine.at(time_s + again_s, self._deliver_event, event, self._connection)
 
     def run(self, site: SimulatedSite, stage: int, remake: bool, direction: Direction) -> None:
         """Occupy a site with a task."""
@@ -287,6 +349,8 @@ class SimulatedWorld:
 
     def _end_task(self, site: SimulatedSite, run: int, start_s: float, stage: int) -> None:
         if self.sites.get(site.site) is not site or run != site.run_number:
+            return
+        if self._defer_if_frozen(site.site, self._end_task, site, run, start_s, stage):
             return
         if self._record_tasks and site.running is not None:
             key, direction = site.running
@@ -318,7 +382,9 @@ class SimulatedWorld:
         return float(values[load.layers.start : load.layers.stop].sum())
 
     def _call(self, target: SimulatedSite, call: str, arguments: tuple[Any, ...]) -> None:
-        if self.sites.get(target.site) is target:
+        if self.sites.get(target.site) is target and not self._defer_if_frozen(
+            target.site, self._call, target, call, arguments
+        ):
             getattr(target, call)(*arguments)
 
     def store(self, version: int, weights: Weights) -> None:
