@@ -1,4 +1,4 @@
-"""What planning needs of a topology: routes, candidate paths, residual rates, limits.
+"""What planning needs of a topology: routes, candidate paths, granted rates, limits.
 
 Links are directed: the two directions of a fibre pair are separate resources, in the
 packet layer and in the optical one.
@@ -29,7 +29,7 @@ class TransportSettings:
         site_ports: optical ports (transceivers) of a node that is no destination.
         hub_ports: optical ports of a node that demands are destined for.
         candidate_paths: paths per node pair that a window may take.
-        background_load: mean share of each packet link that other traffic uses.
+        packet_share: share of each packet link's rate that is granted to these transfers.
     """
 
     setup_s: float
@@ -38,7 +38,7 @@ class TransportSettings:
     site_ports: int
     hub_ports: int
     candidate_paths: int
-    background_load: float
+    packet_share: float
 
     def __post_init__(self) -> None:
         for name in ("setup_s", "guard_s"):
@@ -49,8 +49,8 @@ class TransportSettings:
         for name in ("site_ports", "hub_ports", "candidate_paths"):
             if getattr(self, name) < 1:
                 raise InputError(name, getattr(self, name), "at least 1")
-        if not 0 <= self.background_load < 1:
-            raise InputError("background_load", self.background_load, "at least 0 and below 1")
+        if not 0 < self.packet_share <= 1:
+            raise InputError("packet_share", self.packet_share, "above 0 and at most 1")
 
     @property
     def setup_ns(self) -> int:
@@ -88,7 +88,7 @@ class Network:
         nodes: node names; positions are node indices.
         ports: optical ports per node.
         links: directed links as (from, to) node names.
-        residual_gbps: packet rate per link that background traffic leaves on average.
+        granted_gbps: packet rate per link that these transfers may use.
         packet_gbps: packet rate per link.
         wavelengths: channels per link.
         pairs: (source, destination) of each pair.
@@ -102,7 +102,7 @@ class Network:
     nodes: tuple[str, ...]
     ports: IntArray
     links: tuple[tuple[str, str], ...]
-    residual_gbps: FloatArray
+    granted_gbps: FloatArray
     packet_gbps: FloatArray
     wavelengths: IntArray
     pairs: tuple[tuple[str, str], ...]
@@ -128,7 +128,7 @@ class Network:
 
     def route_rate_gbps(self, pair: int) -> float:
         """Packet rate left on the pair's route when nothing else of ours uses it."""
-        return float(min(self.residual_gbps[link] for link in self.routes[pair]))
+        return float(min(self.granted_gbps[link] for link in self.routes[pair]))
 
 
 def build_network(
@@ -161,7 +161,7 @@ def build_network(
     attributes = [graph.edges[link] for link in links]
     packet_gbps = np.array([link["packet_gbps"] for link in attributes], dtype=np.float64)
     wavelengths = np.array([link["wavelengths"] for link in attributes], dtype=np.int64)
-    residual = packet_gbps * (1.0 - settings.background_load)
+    granted = packet_gbps * settings.packet_share
 
     candidates = []
     for source, destination in pairs:
@@ -181,13 +181,13 @@ def build_network(
         nodes=nodes,
         ports=np.array(ports, dtype=np.int64),
         links=links,
-        residual_gbps=residual,
+        granted_gbps=granted,
         packet_gbps=packet_gbps,
         wavelengths=wavelengths,
         pairs=tuple(pairs),
         routes=routes,
         paths=tuple(candidates),
-        binding=_binding_links(routes, residual),
+        binding=_binding_links(routes, granted),
         settings=settings,
     )
 
@@ -201,7 +201,7 @@ def _path(
 
 
 def _binding_links(
-    routes: tuple[tuple[int, ...], ...], residual_gbps: FloatArray
+    routes: tuple[tuple[int, ...], ...], granted_gbps: FloatArray
 ) -> tuple[tuple[int, ...], ...]:
     """Drop each link whose limit another one implies: same or more users, same or less rate."""
     users: dict[int, set[int]] = {}
@@ -213,8 +213,8 @@ def _binding_links(
         # Only links that every user of this one passes can imply its limit.
         shared = set.intersection(*(set(routes[pair]) for pair in mine)) - {link}
         for other in shared:
-            same = users[other] == mine and residual_gbps[other] == residual_gbps[link]
-            if residual_gbps[other] <= residual_gbps[link] and (not same or other > link):
+            same = users[other] == mine and granted_gbps[other] == granted_gbps[link]
+            if granted_gbps[other] <= granted_gbps[link] and (not same or other > link):
                 implied.add(link)
                 break
     return tuple(tuple(link for link in route if link not in implied) for route in routes)

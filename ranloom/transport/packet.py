@@ -1,4 +1,4 @@
-"""The packet side: which demands fit into the residual packet rate by their deadlines.
+"""The packet side: which demands fit into the granted packet rate by their deadlines.
 
 On one bottleneck a set of demands can be carried if and only if the preemptive
 earliest-deadline-first (EDF) demand bound holds: for every interval ``[a, d]`` the work of

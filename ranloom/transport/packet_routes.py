@@ -28,6 +28,7 @@ def _fluid_edf(
     finish: IntArray,
     segments: IntArray,
     gbps: FloatArray,
+    stop_when_late: bool,
 ) -> tuple[int, int]:
     """EDF on several links at once; see :func:`fluid_edf`. Returns (segments, first late)."""
     n = len(release)
@@ -39,6 +40,7 @@ def _fluid_edf(
     now = np.int64(0)
     count = 0
     remaining = n
+    late = -1
     while remaining > 0:
         free[:] = capacity
         nxt = np.int64(2**62)
@@ -84,12 +86,14 @@ def _fluid_edf(
                 done[row] = True
                 finish[row] = nxt
                 remaining -= 1
-                if nxt > deadline[row]:
-                    return count, row
+                if nxt > deadline[row] and late < 0:
+                    late = row
+                    if stop_when_late:
+                        return count, late
                 if count == len(segments):
                     return count, n
         now = nxt
-    return count, -1
+    return count, late
 
 
 def fluid_edf(
@@ -99,6 +103,8 @@ def fluid_edf(
     route_of: IntArray,
     routes: tuple[tuple[int, ...], ...],
     capacity_gbps: FloatArray,
+    *,
+    stop_when_late: bool,
 ) -> tuple[IntArray, Segments, int]:
     """Serve demands over several links: earliest deadline first, each at what its route has left.
 
@@ -109,10 +115,11 @@ def fluid_edf(
         route_of: [n] index into ``routes``.
         routes: links of each route.
         capacity_gbps: [links] rate for these demands.
+        stop_when_late: end the schedule at the first demand that is late.
 
     Returns:
-        [n] finish in ns, the segments (rows are positions in the inputs), and -1, or the
-        first row that is late, where the schedule stops.
+        [n] finish in ns, the segments (rows are positions in the inputs), and the first row
+        that is late, or -1.
     """
     n = len(release_ns)
     flat = np.array([link for route in routes for link in route], dtype=np.int64)
@@ -135,6 +142,7 @@ def fluid_edf(
             finish,
             raw,
             gbps,
+            stop_when_late,
         )
         if late < n:
             break

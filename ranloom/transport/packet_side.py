@@ -27,11 +27,11 @@ class Part:
 
 
 class PacketSide:
-    """Admission to the residual packet capacity.
+    """Admission to the granted packet capacity.
 
     Args:
         demands: the demands.
-        network: routes and residual rates.
+        network: routes and granted rates.
         pair_of: [n] pair of each demand.
     """
 
@@ -60,7 +60,7 @@ class PacketSide:
                 demands.bytes,
                 demands.release_ns,
                 demands.deadline_ns,
-                float(network.residual_gbps[link]),
+                float(network.granted_gbps[link]),
             )
             servers.setdefault(part_of_link[link], []).append(server)
         parts = _rows_by(self.part_of, len(servers))
@@ -76,17 +76,18 @@ class PacketSide:
     def _late(self, part: int, packet: BoolArray) -> int:
         rows = self.parts[part].rows
         rows = rows[packet[rows]]
-        _, _, late = self._route(rows)
+        _, _, late = self._route(rows, stop_when_late=True)
         return int(rows[late]) if late >= 0 else -1
 
-    def _route(self, rows: IntArray) -> tuple[IntArray, Segments, int]:
+    def _route(self, rows: IntArray, *, stop_when_late: bool) -> tuple[IntArray, Segments, int]:
         return fluid_edf(
             self._demands.release_ns[rows],
             self._demands.deadline_ns[rows],
             self._demands.bytes[rows],
             self._pair_of[rows],
             self._network.binding,
-            self._network.residual_gbps,
+            self._network.granted_gbps,
+            stop_when_late=stop_when_late,
         )
 
     def relieve(
@@ -156,7 +157,7 @@ class PacketSide:
                 finish[server.rows[alive]] = ends[alive]
                 found.append(segments)
             elif len(rows):
-                ends, segments, _ = self._route(rows)
+                ends, segments, _ = self._route(rows, stop_when_late=False)
                 finish[rows] = ends
                 found.append(
                     Segments(rows[segments.row], segments.start_ns, segments.end_ns, segments.gbps)
