@@ -125,6 +125,7 @@ class StepCycle:
         self._members = members
         self._pools = pools
         self._coordinator = coordinator
+        self._recovering = False
         self._busy_since_s: dict[int, float] = {}
         self._dirty: set[int] = set()
 
@@ -239,6 +240,8 @@ class StepCycle:
 
     def settle(self) -> list[Action]:
         """Admit, tell executors what changed, and seal the step if nothing is left to do."""
+        if self._recovering:
+            return []
         actions: list[Action] = []
         if self.phase == StepPhase.OPEN:
             self._admit()
@@ -430,14 +433,19 @@ class StepCycle:
         return Note(NoteKind.REOPENED, *where, reason=reason)
 
     def restart(self, coordinator: int) -> None:
-        """The coordinator came back under a new incarnation: nothing that it sent counts."""
+        """The coordinator came back under a new incarnation: nothing that it sent counts.
+
+        Nobody is told anything until ``resume``: a site may have done more than is known.
+        """
         self._coordinator = coordinator
+        self._recovering = True
         self._busy_since_s.clear()
         self.dispatcher.restart(coordinator)
         self.reduction.void_unfinished()
 
     def resume(self) -> list[Action]:
         """After a restart, all sites having reported or being lost: tell everybody anew."""
+        self._recovering = False
         rows = self.ledger.rows_of_fate(Fate.IN_WORK, Fate.COMPLETE)
         self._dirty.update(int(row) for row in rows)
         return self.settle()

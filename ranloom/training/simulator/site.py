@@ -166,6 +166,7 @@ class SimulatedSite:
         self._running: tuple[TaskKey, Direction] | None = None
         self._run = 0
         self._held: dict[TaskKey, Token] = {}
+        self._done: dict[TaskKey, Token] = {}
         self._sums: dict[int, list[int]] = {}
         self._books: dict[int, set[int]] = {}
         self._reductions: dict[tuple[int, int], _Reduction] = {}
@@ -233,6 +234,7 @@ class SimulatedSite:
             for slot, asks in self._parked.items()
         }
         self._held.clear()
+        self._done.clear()
         self._forget_sums()
         self._offers.clear()
         self._copies = None
@@ -248,7 +250,8 @@ class SimulatedSite:
         self._run += 1
 
     def _on_assign(self, action: Assign) -> None:
-        self._tasks[action.key] = _Task(action, action.forward, action.backward)
+        backward = action.backward and self._done.get(action.key) != action.token
+        self._tasks[action.key] = _Task(action, action.forward, backward)
         if action.forward and (action.key, Direction.FORWARD) in self._outputs:
             self._finish(action.key, Direction.FORWARD, 0.0)
         self._fetch(self._tasks[action.key])
@@ -374,6 +377,7 @@ class SimulatedSite:
             self._kept.add(key)
         else:
             task.backward = False
+            self._done[key] = assign.token
             self._kept.discard(key)
             if assign.keep_gradient:
                 self._held[key] = assign.token
@@ -420,6 +424,7 @@ class SimulatedSite:
         gone = {key for key in gone if key.micro_batch in micro_batches}
         for key in gone:
             self._tasks.pop(key, None)
+            self._done.pop(key, None)
             self._kept.discard(key)
             for direction in Direction:
                 self._inputs.discard((key, direction))
@@ -431,7 +436,7 @@ class SimulatedSite:
 
     def _mentioned(self) -> set[TaskKey]:
         slots = {key for key, _ in (*self._inputs, *self._outputs, *self._asked, *self._parked)}
-        return slots | set(self._tasks) | self._kept
+        return slots | set(self._tasks) | set(self._done) | self._kept
 
     def evict(self) -> None:
         """Memory went to the radio side: activations and retained outputs are gone."""

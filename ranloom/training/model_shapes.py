@@ -1,0 +1,153 @@
+"""Shapes of the OPT family and what they cost: parameters, operations, bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ranloom.errors import InputError
+from ranloom.training.costs import LayerCosts
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Shape of a decoder (OPT, arXiv 2205.01068, table 1).
+
+    Args:
+        name: of the model.
+        layers: decoder layers L.
+        width: hidden width d.
+        heads: attention heads.
+        vocabulary: token ids V; OPT pads 50265 to 50272.
+        positions: longest sequence; OPT stores two more.
+        assumed: what of it is an assumption, empty if the shape is published.
+    """
+
+    name: str
+    layers: int
+    width: int
+    heads: int
+    vocabulary: int = 50272
+    positions: int = 2048
+    assumed: str = ""
+
+    @property
+    def block_parameters(self) -> int:
+        """Parameters of a decoder layer: four d x d and two d x 4d products, biases, two norms."""
+        return 12 * self.width**2 + 13 * self.width
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Token embedding, which is the head as well (tied), and position embedding."""
+        return (self.vocabulary + self.positions + 2) * self.width
+
+    @property
+    def parameters(self) -> int:
+        """All parameters, the tied embedding counted once."""
+        return self.layers * self.block_parameters + self.embedding_parameters + 2 * self.width
+
+    def block_flop(self, tokens: int, sequence: int) -> float:
+        """Forward operations of a layer: 24 d^2 a token in products, 4 T d in attention."""
+        return float(tokens) * (24.0 * self.width**2 + 4.0 * sequence * self.width)
+
+    def head_flop(self, tokens: int) -> float:
+        """Forward operations of the head."""
+        return 2.0 * tokens * self.width * self.vocabulary
+
+    def step_flop(self, tokens: int, sequence: int) -> float:
+        """Forward and backward operations of the whole model; a backward costs two forwards."""
+        forward = self.layers * self.block_flop(tokens, sequence) + self.head_flop(tokens)
+        return 3.0 * forward
+
+    def activation_bytes(self, samples: int, sequence: int) -> float:
+        """Kept for the backward pass of a layer in 16 bits: T m d (34 + 5 a T / d).
+
+        Source: Korthikanti et al., Reducing activation recomputation in large transformer models
+        (arXiv 2205.05198), eq. 2.
+        """
+        tokens = samples * sequence
+        return float(tokens * self.width) * (34.0 + 5.0 * self.heads * sequence / self.width)
+
+
+@dataclass(frozen=True)
+class TrainingBytes:
+    """Bytes a parameter takes.
+
+    Args:
+        weights: parameter and optimizer state; moves with a layer.
+        gradient: one gradient as it is held, summed and sent.
+        boundary: one value of a stage's output as it is sent.
+    """
+
+    weights: float
+    gradient: float
+    boundary: float
+
+
+MIXED_PRECISION_ADAM = TrainingBytes(weights=14.0, gradient=2.0, boundary=2.0)
+"""16-bit weights and gradients, 32-bit master copy and two moments."""
+
+SHAPES = {
+    shape.name: shape
+    for shape in (
+        ModelShape("opt-125m", 12, 768, 12),
+        ModelShape("opt-350m", 24, 1024, 16),
+        ModelShape("opt-1.3b", 24, 2048, 32),
+        ModelShape("opt-2.7b", 32, 2560, 32),
+        ModelShape("opt-6.7b", 32, 4096, 32),
+        ModelShape("opt-13b", 40, 5120, 40),
+        ModelShape("opt-30b", 48, 7168, 56),
+        ModelShape("opt-66b", 64, 9216, 72),
+        ModelShape(
+            "opt-70b",
+            68,
+            9216,
+            72,
+            assumed="OPT has no 70B model: layers of the 66B model, as many as make 70 billion",
+        ),
+    )
+}
+
+
+def model_shape(name: str) -> ModelShape:
+    """A shape by name.
+
+    Raises:
+        InputError: unknown name.
+    """
+    if name not in SHAPES:
+        raise InputError("model", name, f"allowed: {', '.join(SHAPES)}")
+    return SHAPES[name]
+
+
+def layer_costs(
+    shape: ModelShape, samples: int, sequence: int, sizes: TrainingBytes = MIXED_PRECISION_ADAM
+) -> LayerCosts:
+    """Costs of each layer for one micro-batch.
+
+    The first layer carries the embeddings, the last one head, final norm and its copy of the tied
+    embedding.
+
+    Args:
+        shape: of the model.
+        samples: samples in a micro-batch m.
+        sequence: tokens of a sample T.
+        sizes: bytes a parameter takes.
+    """
+    tokens = samples * sequence
+    forward = np.full(shape.layers, shape.block_flop(tokens, sequence))
+    forward[-1] += shape.head_flop(tokens)
+    parameters = np.full(shape.layers, float(shape.block_parameters))
+    parameters[0] += shape.embedding_parameters
+    parameters[-1] += shape.vocabulary * shape.width + 2 * shape.width
+    activations = np.full(shape.layers, shape.activation_bytes(samples, sequence))
+    activations[-1] += 4.0 * tokens * shape.vocabulary
+    return LayerCosts(
+        forward_flop=forward,
+        backward_flop=2.0 * forward,
+        weight_bytes=parameters * sizes.weights,
+        gradient_bytes=parameters * sizes.gradient,
+        activation_bytes=activations,
+        boundary_bytes=sizes.boundary * tokens * shape.width,
+    )
