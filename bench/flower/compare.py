@@ -1,0 +1,76 @@
+"""Our aggregation beside Flower's, same updates, same process, CPU seconds.
+
+Runs in the environment of ``requirements.txt`` (see README.md here), never in the main one.
+Results go into ``bench/results.json`` under ``aggregation_flower``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+os.environ["FLWR_TELEMETRY_ENABLED"] = "0"
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+from flwr.server.strategy.aggregate import aggregate, aggregate_inplace
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+
+from bench.aggregation import bounds, cpu_s, make_updates, ours, show, store
+from ranloom.federated.payload import Payload
+
+
+def main() -> None:
+    """Run."""
+    vectors, weights = make_updates()
+    cuts = bounds()
+    payloads = [Payload("fp32", v.size, v.tobytes()) for v in vectors]
+    records = [
+        RecordDict(
+            {
+                "arrays": ArrayRecord(
+                    {f"t{i:03d}": Array(v[a:b].copy()) for i, (a, b) in enumerate(cuts)}
+                ),
+                "metrics": MetricRecord({"num-examples": n}),
+            }
+        )
+        for v, n in zip(vectors, weights, strict=True)
+    ]
+    status = Status(Code.OK, "")
+    replies = [
+        (None, FitRes(status, ndarrays_to_parameters([v[a:b] for a, b in cuts]), n, {}))
+        for v, n in zip(vectors, weights, strict=True)
+    ]
+    legacy = [([v[a:b] for a, b in cuts], n) for v, n in zip(vectors, weights, strict=True)]
+
+    theirs = aggregate_arrayrecords(records, "num-examples")
+    flat = np.concatenate([theirs[key].numpy().ravel() for key in sorted(theirs)])
+    mine = ours(payloads, weights, "float32")
+    exact = ours(payloads, weights, "float64")
+    rms = float(np.sqrt(np.mean(exact**2)))
+
+    figures = {
+        "flower_aggregate_arrayrecords_s": cpu_s(
+            lambda: aggregate_arrayrecords(records, "num-examples")
+        ),
+        "flower_aggregate_inplace_s": cpu_s(lambda: aggregate_inplace(replies), 3),
+        "flower_aggregate_s": cpu_s(lambda: aggregate(legacy), 2),
+        "ours_float32_s": cpu_s(lambda: ours(payloads, weights, "float32")),
+        "ours_float64_s": cpu_s(lambda: ours(payloads, weights, "float64")),
+        "ours_fixed64_s": cpu_s(lambda: ours(payloads, weights, "fixed64")),
+        "flower_max_rel_error": float(np.max(np.abs(flat - exact))) / rms,
+        "ours_float32_max_rel_error": float(np.max(np.abs(mine - exact))) / rms,
+    }
+    for arithmetic in ("float32", "float64", "fixed64"):
+        figures[f"times_faster_{arithmetic}"] = (
+            figures["flower_aggregate_arrayrecords_s"] / figures[f"ours_{arithmetic}_s"]
+        )
+    store("aggregation_flower", figures)
+    show(figures)
+
+
+if __name__ == "__main__":
+    main()
