@@ -66,6 +66,7 @@ COUNTERS = np.dtype(
     [
         ("scheduled_slots", np.int64),  # UL slots with at least one transport block
         ("initial_blocks", np.int64),
+        ("first_errors", np.int64),  # first transmissions that could not be decoded
         ("retransmissions", np.int64),
         ("failed_blocks", np.int64),  # given up after the last round
         ("overdue_blocks", np.int64),  # HARQ feedback after the grace window
@@ -79,8 +80,16 @@ COUNTERS = np.dtype(
 # one row per change of the reservation
 CHANGE_COLUMNS = ("ul_index", "sm", "reason", "passes", "lut_mcs", "lut_prb")
 # one row per traced UL slot
-TRACE_COLUMNS = ("demand_sm", "demand_per_block_sm", "reserved_sm", "n_prb", "mcs_prb", "backlog")
-SECOND_COLUMNS = ("used_prb", "work", "demand_peak_sm", "blocks")
+TRACE_COLUMNS = (
+    "demand_sm",
+    "demand_per_block_sm",
+    "reserved_sm",
+    "n_prb",
+    "mcs_prb",
+    "work",
+    "backlog_bytes",
+)
+SECOND_COLUMNS = ("used_prb", "work", "demand_peak_sm", "decodes")
 
 
 class CellRules(NamedTuple):
@@ -163,7 +172,7 @@ class Recorder(NamedTuple):
         seconds: int64[n_seconds, 4], sums (peak) of ``SECOND_COLUMNS`` over the UL slots of a
             second.
         trace_from: first UL slot of the trace.
-        trace: int64[n, 6], rows of ``TRACE_COLUMNS``.
+        trace: int64[n, 7], rows of ``TRACE_COLUMNS``.
     """
 
     counters: NDArray
@@ -229,7 +238,10 @@ def _collect(now_us, rules, link_rules, plant, gnb, link, harq, queue, packet, r
                 count.long_decodes += 1
         if done - queue.slot_end_us[at] > plant.grace_us:
             count.overdue_blocks += 1
-        measured(u, queue.snr_db[at], ok, harq.rounds[u, process] == 1, link_rules, link)
+        is_first = harq.rounds[u, process] == 1
+        if is_first and not ok:
+            count.first_errors += 1
+        measured(u, queue.snr_db[at], ok, is_first, link_rules, link)
         if ok:
             carried = deliver_block(u, process, done, packet, rlc, harq)
             gnb.scheduled[u] -= harq.tbs_bytes[u, process]
@@ -385,7 +397,8 @@ def _record(ul_index, start_us, busy, work, tables, request, grants, decision, r
         row_of_slot[2] = answer.sm
         row_of_slot[3] = out.n_prb
         row_of_slot[4] = out.mcs_prb
-        row_of_slot[5] = request.head[0].backlog_bytes
+        row_of_slot[5] = work
+        row_of_slot[6] = request.head[0].backlog_bytes
 
 
 @kernel
@@ -525,8 +538,9 @@ def run_cell(
             if rlc.n_again[u] > 0 and release_ranges(u, start_us, rlc):
                 gnb.report_due[u] = 1
             if gnb.report_due[u] == 0:
-                overdue = start_us - gnb.last_report_us[u] >= rules.report_again_us
-                if overdue and buffered_bytes(u, rlc) > 0:
+                # retxBSR-Timer restarts with each grant (38.321 clause 5.4.5)
+                silent_us = start_us - gnb.last_grant_slot[u] * rules.slot_us
+                if silent_us >= rules.report_again_us and buffered_bytes(u, rlc) > 0:
                     gnb.report_due[u] = 1
             elif is_sr_occasion and gnb.request_slot[u] == NEVER:
                 gnb.request_slot[u] = slot + 1

@@ -169,7 +169,7 @@ class PlantConfig:
     stall_probability: float = 0.0
     stall_mean_us: float = 500.0
     overlap: str = "serial"
-    grace_slots: int = 2
+    grace_slots: int = 3
 
     def __post_init__(self) -> None:
         for name in ("a_us", "k_us_sm", "b_us", "tail_sigma", "stall_mean_us"):

@@ -49,6 +49,7 @@ def sm_tables(lut: Lut, levels: NDArray[np.int64], rounding: str = "ceil") -> Sm
     return SmTables(
         np.maximum(min_sm, sm_min),
         lut.max_prb.astype(np.int64),
+        np.asarray(levels, np.int64),
         level,
         sm_min,
         sm_max,

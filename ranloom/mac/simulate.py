@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ranloom.errors import InputError
+from ranloom.mac.bsr import bsr_levels
 from ranloom.mac.cell import (
     CHANGE_COLUMNS,
     COUNTERS,
@@ -23,12 +24,14 @@ from ranloom.mac.controllers.dispatch import (
     KIND_NOCTRL,
     KIND_PLANNED,
     KIND_WEAVER,
+    KIND_WEAVER_PLUS,
     Controllers,
 )
 from ranloom.mac.controllers.noctrl import NoCtrl
 from ranloom.mac.controllers.planned import Planned, planned
 from ranloom.mac.controllers.registry import ControllerSpec, check_name
 from ranloom.mac.controllers.weaver import weaver
+from ranloom.mac.controllers.weaver_plus import weaver_plus
 from ranloom.mac.controllers.yinyangran import peak_plan, switching_plan
 from ranloom.mac.harq import decode_queue, harq_state
 from ranloom.mac.ledger import ByteLedger, byte_ledger
@@ -93,7 +96,7 @@ class CellRun:
         passes: int64[n], scheduled slots by number of allocation passes.
         seconds: int64[n_seconds, 4], columns ``SECOND_COLUMNS``.
         trace_from: first UL slot of the trace.
-        trace: int64[n, 6], columns ``TRACE_COLUMNS``, empty unless asked for.
+        trace: int64[n, 7], columns ``TRACE_COLUMNS``, empty unless asked for.
     """
 
     controller: str
@@ -158,6 +161,8 @@ def _controllers(
         plan = _oracle_plan(spec, reference)
     elif spec.name == "weaver":
         kind = KIND_WEAVER
+    elif spec.name == "weaver_plus":
+        kind = KIND_WEAVER_PLUS
     slots_per_s = 1_000_000 / config.slot_us
     ul_share = len(config.tdd.ul_slots) / config.tdd.period_slots
     return Controllers(
@@ -173,6 +178,14 @@ def _controllers(
             n_ue,
             ul_slots_per_s=slots_per_s * ul_share,
             ul_share=ul_share,
+            sm_min=tables.sm_min,
+            initial_mcs=config.initial_mcs,
+        ),
+        weaver_plus(
+            spec.weaver_plus,
+            model.blocks.tbs_bytes,
+            ul_slots_per_s=slots_per_s * ul_share,
+            open_bytes=int(bsr_levels(config.bsr_format)[-2]),
             sm_min=tables.sm_min,
             initial_mcs=config.initial_mcs,
         ),
@@ -265,7 +278,7 @@ def simulate(
     recorder = Recorder(
         np.zeros(1, COUNTERS),
         np.zeros(spec.weaver.max_iterations + 1, np.int64),
-        np.zeros((_CHANGES_PER_CHUNK, len(CHANGE_COLUMNS))),
+        np.zeros((min(ul_slots, _CHANGES_PER_CHUNK) + 1, len(CHANGE_COLUMNS))),
         np.zeros(1, np.int64),
         np.array([start_sm], np.int64),
         np.zeros((-(-arrivals.duration_us // 1_000_000), len(SECOND_COLUMNS)), np.int64),

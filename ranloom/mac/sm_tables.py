@@ -21,6 +21,7 @@ class SmTables(NamedTuple):
         min_sm: int64[n_mcs, n_prb + 1], fewest SMs that meet the budget; what no reservation
             meets holds ``sm_max`` (the scheduler can do no more).
         max_prb: int64[n_mcs, sm_max + 1], most PRBs that ``sm`` SMs decode within the budget.
+        levels: int64[n], reservations of the device, ascending.
         level: int64[sm_max + 1], largest reservation of the device that is not above the index.
         sm_min: smallest reservation.
         sm_max: all SMs of the device.
@@ -29,6 +30,7 @@ class SmTables(NamedTuple):
 
     min_sm: NDArray[np.int64]
     max_prb: NDArray[np.int64]
+    levels: NDArray[np.int64]
     level: NDArray[np.int64]
     sm_min: int
     sm_max: int

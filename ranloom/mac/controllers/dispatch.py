@@ -8,9 +8,10 @@ from typing import NamedTuple
 from ranloom.mac.controllers.noctrl import NoCtrl, decide_noctrl
 from ranloom.mac.controllers.planned import Planned, decide_planned
 from ranloom.mac.controllers.weaver import Weaver, decide_weaver
+from ranloom.mac.controllers.weaver_plus import WeaverPlus, decide_weaver_plus
 from ranloom.mac.kernel import kernel
 
-KIND_NOCTRL, KIND_PLANNED, KIND_WEAVER = range(3)
+KIND_NOCTRL, KIND_PLANNED, KIND_WEAVER, KIND_WEAVER_PLUS = range(4)
 
 
 class Controllers(NamedTuple):
@@ -20,6 +21,7 @@ class Controllers(NamedTuple):
     noctrl: NoCtrl
     planned: Planned
     weaver: Weaver
+    weaver_plus: WeaverPlus
 
 
 @kernel
@@ -29,8 +31,12 @@ def decide(controllers, ul_index, request, rules, tables, tbs_bytes, grants, dec
         decide_noctrl(controllers.noctrl, request, rules, tables, grants, decision)
     elif controllers.kind == KIND_PLANNED:
         decide_planned(controllers.planned, ul_index, request, rules, tables, grants, decision)
-    else:
+    elif controllers.kind == KIND_WEAVER:
         decide_weaver(controllers.weaver, request, rules, tables, tbs_bytes, grants, decision)
+    else:
+        decide_weaver_plus(
+            controllers.weaver_plus, request, rules, tables, tbs_bytes, grants, decision
+        )
 
 
 @kernel
@@ -38,4 +44,6 @@ def is_settled(controllers, tables):
     """Whether further empty slots leave the reservation as it is."""
     if controllers.kind == KIND_WEAVER:
         return controllers.weaver.memory[0] == tables.sm_min
+    if controllers.kind == KIND_WEAVER_PLUS:
+        return controllers.weaver_plus.sm[0] == tables.sm_min
     return True

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from ranloom.errors import InputError
 from ranloom.mac.controllers.weaver import WeaverParams
+from ranloom.mac.controllers.weaver_plus import WeaverPlusParams
 
-ONLINE = ("noctrl", "weaver")
+ONLINE = ("noctrl", "weaver", "weaver_plus")
 ORACLES = ("yinyangran", "yinyangran_0.3s")
 _CONSTANT = re.compile(r"const_([1-9][0-9]{0,3})")
 
@@ -23,7 +24,8 @@ class ControllerSpec:
 
     Args:
         name: registered name; ``const_<n>`` for a constant of n SMs.
-        weaver: parameters, used by ``weaver`` alone.
+        weaver: parameters of ``weaver``.
+        weaver_plus: parameters of ``weaver_plus``.
         demand: definition of a slot's demand (``slot_total`` or ``per_block``), used by
             ``noctrl`` and by the oracles that plan from it.
         hold_empty: whether ``noctrl`` keeps its reservation in empty slots.
@@ -33,6 +35,7 @@ class ControllerSpec:
 
     name: str
     weaver: WeaverParams = field(default_factory=WeaverParams)
+    weaver_plus: WeaverPlusParams = field(default_factory=WeaverPlusParams)
     demand: str = "slot_total"
     hold_empty: bool = False
     constant_capped: bool = True

@@ -1,0 +1,156 @@
+"""Runs as columns of tables; the stage declares the same names with their meaning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from ranloom.mac.background import capacity_mbps, served_mbps
+from ranloom.mac.cell import SECOND_COLUMNS, TRACE_COLUMNS
+from ranloom.mac.controllers.decision import REASONS
+from ranloom.mac.kpis import ue_kpis
+from ranloom.mac.model import CellModel
+from ranloom.mac.simulate import CellRun
+from ranloom.traffic.scenario import Scenario
+
+Columns = dict[str, Any]
+_SECOND_US = 1_000_000
+
+
+def stack(parts: Iterable[Mapping[str, Any]]) -> Columns:
+    """Put tables of the same columns under each other."""
+    tables = list(parts)
+    return {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
+
+
+def _labels(count: int, scenario: str, controller: str | None, cell: int) -> Columns:
+    columns: Columns = {"scenario": np.full(count, scenario, object)}
+    if controller is not None:
+        columns["controller"] = np.full(count, controller, object)
+    columns["cell"] = np.full(count, cell, np.int32)
+    return columns
+
+
+def reservation_columns(scenario: str, cell: int, run: CellRun) -> Columns:
+    """One row per change of the reservation, the first at slot 0."""
+    changes = run.changes
+    return _labels(len(changes.sm), scenario, run.controller, cell) | {
+        "slot": changes.slot,
+        "sm": changes.sm,
+        "reason": np.array(REASONS, object)[changes.reason],
+        "passes": changes.passes,
+        "lut_mcs": changes.lut_mcs,
+        "lut_prb": changes.lut_prb,
+    }
+
+
+def scenario_columns(scenario: Scenario, run: CellRun) -> Columns:
+    """One row: what is needed to read the reservations of a cell."""
+    return _labels(1, scenario.name, None, scenario.cell) | {
+        "slots": np.array([run.duration_us // run.config.slot_us]),
+        "ul_slots": np.array([run.ul_slots]),
+        "n_ue": np.array([scenario.n_ue]),
+        "sm_max": np.array([run.sm_max]),
+        "slot_us": np.array([run.config.slot_us]),
+    }
+
+
+def ue_kpi_columns(scenario: str, cell: int, run: CellRun) -> Columns:
+    """One row per UE: the byte ledger and the figures of its packets."""
+    kpis, ledger = ue_kpis(run), run.ledger
+    n_ue = len(ledger.offered)
+    return _labels(n_ue, scenario, run.controller, cell) | {
+        "ue": np.arange(n_ue),
+        "offered_bytes": ledger.offered,
+        "delivered_bytes": ledger.delivered,
+        "queued_bytes": ledger.queued,
+        "in_flight_bytes": ledger.in_flight,
+        "dropped_bytes": ledger.dropped,
+        "lost_bytes": ledger.lost,
+        "throughput_mbps": kpis.throughput_mbps,
+        "delay_mean_ms": kpis.delay_mean_ms,
+        "delay_p95_ms": kpis.delay_p95_ms,
+        "jitter_ms": kpis.jitter_ms,
+        "loss_pct": kpis.loss_pct,
+    }
+
+
+def ue_rate_columns(model: CellModel, scenario: Scenario, run: CellRun) -> Columns:
+    """One row per UE and second: what a background upload could get, and what was served."""
+    capacity = capacity_mbps(model, run, scenario.channel)
+    n_ue, n_seconds = capacity.shape
+    return _labels(n_ue * n_seconds, scenario.name, None, scenario.cell) | {
+        "ue": np.repeat(np.arange(n_ue), n_seconds),
+        "second": np.tile(np.arange(n_seconds), n_ue),
+        "capacity_mbps": capacity.ravel(),
+        "served_mbps": served_mbps(run).ravel(),
+    }
+
+
+def cell_columns(scenario: str, cell: int, run: CellRun, k_us_sm: float, hours: int = 1) -> Columns:
+    """One row per hour: the seconds of a run split into ``hours`` equal parts.
+
+    Args:
+        scenario: name of the scenario.
+        cell: cell of it.
+        run: the run.
+        k_us_sm: us x SM per unit of decoder work, for the SM utilisation.
+        hours: parts; each a whole number of seconds unless there is one.
+    """
+    edges_us = np.arange(hours + 1) * run.duration_us // hours
+    ul_edges = np.array([run.config.ul_slots_in(int(t)) for t in edges_us])
+    changes = run.changes
+    held = np.diff(changes.ul_index, append=run.ul_slots)
+    # reserved SM x UL slots up to each UL slot edge: whole changes before it, and the rest
+    before = np.concatenate([[0], np.cumsum(held * changes.sm)])
+    at = np.searchsorted(changes.ul_index, ul_edges, side="right") - 1
+    reserved = before[at] + (ul_edges - changes.ul_index[at]) * changes.sm[at]
+    mean_sm = np.diff(reserved) / np.diff(ul_edges)
+    transitions = np.diff(np.searchsorted(changes.ul_index[1:], ul_edges, side="left"))
+    second_edges = edges_us[:-1] // _SECOND_US
+    seconds = {
+        name: np.add.reduceat(run.seconds[:, i], second_edges)
+        for i, name in enumerate(SECOND_COLUMNS)
+        if name != "demand_peak_sm"
+    }
+    length_us = np.diff(edges_us)
+    offered = np.histogram(run.packet_time_us, bins=edges_us, weights=run.packet_bytes)[0]
+    return _labels(hours, scenario, run.controller, cell) | {
+        "hour": np.arange(hours),
+        "mean_sm": mean_sm,
+        "spare_pct": 100.0 * (1.0 - mean_sm / run.sm_max),
+        "transitions": transitions,
+        "prb_used_pct": 100.0 * seconds["used_prb"] / (np.diff(ul_edges) * run.config.n_prb),
+        "smu_pct": 100.0 * k_us_sm * seconds["work"] / (run.sm_max * length_us),
+        "offered_mbps": 8.0 * offered / length_us,
+        "decode_starts": seconds["decodes"],
+    }
+
+
+def busiest_window(run: CellRun, ul_slots: int) -> int:
+    """First UL slot of the stretch of a trace with most changes of the reservation."""
+    reserved = run.trace[:, TRACE_COLUMNS.index("reserved_sm")]
+    changed = np.concatenate([[0], np.cumsum(np.diff(reserved) != 0)])
+    if len(changed) <= ul_slots:
+        return 0
+    return int(np.argmax(changed[ul_slots - 1 :] - changed[: len(changed) - ul_slots + 1]))
+
+
+def timeline_columns(scenario: str, cell: int, run: CellRun, first: int, ul_slots: int) -> Columns:
+    """One row per UL slot of a stretch of a traced run."""
+    rows = run.trace[first : first + ul_slots]
+    by_name = {name: rows[:, i] for i, name in enumerate(TRACE_COLUMNS)}
+    index = run.trace_from + first + np.arange(len(rows))
+    n_prb = by_name["n_prb"]
+    return _labels(len(rows), scenario, run.controller, cell) | {
+        "ul_slot": index,
+        "slot": np.array([run.config.slot_of(int(j)) for j in index], np.int64),
+        "demand_sm": by_name["demand_sm"],
+        "demand_per_block_sm": by_name["demand_per_block_sm"],
+        "reserved_sm": by_name["reserved_sm"],
+        "n_prb": n_prb,
+        "mcs_mean": by_name["mcs_prb"] / np.maximum(n_prb, 1),
+        "backlog_bytes": by_name["backlog_bytes"],
+    }
