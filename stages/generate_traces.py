@@ -156,7 +156,7 @@ def build_scenarios(
     seed = params.base.seed + _STREAM
 
     def values(name: str) -> dict[str, Any]:
-        given = vars(getattr(params, name))
+        given: dict[str, Any] = vars(getattr(params, name))
         return given | {"duration_s": min(given["duration_s"], longest_s)}
 
     for name in ("scenario_1", "scenario_2"):
