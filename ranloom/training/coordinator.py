@@ -288,7 +288,7 @@ class Coordinator:
         self.members.extend_leases(self._now_s)
         actions = self.keeper.abort("coordinator_restarted")
         if run.cycle is not None:
-            run.cycle.restart(event.incarnation)
+            actions.extend(run.cycle.restart(event.incarnation))
         if run.phase not in (RunPhase.TRAINING, RunPhase.RECOVERING, RunPhase.CLOSING):
             return actions
         if run.phase == RunPhase.TRAINING:

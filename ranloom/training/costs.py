@@ -20,6 +20,7 @@ class LayerCosts:
         gradient_bytes: one gradient as it is held, summed and reduced [L].
         activation_bytes: activations kept for the backward pass of one micro-batch [L].
         boundary_bytes: output of one layer, sent to the next stage.
+        tied_bytes: gradient of the weight that the first and the last stage share.
     """
 
     forward_flop: np.ndarray
@@ -28,6 +29,7 @@ class LayerCosts:
     gradient_bytes: np.ndarray
     activation_bytes: np.ndarray
     boundary_bytes: float
+    tied_bytes: float = 0.0
 
     @property
     def layers(self) -> int:

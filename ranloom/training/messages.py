@@ -107,6 +107,9 @@ class TaskCompleted:
 class InputMissing:
     """A producer answered that it does not have (or no longer has) an input of a task.
 
+    A site also reports so, with itself as source, when it gives up the activations that it kept
+    for a backward task.
+
     Args:
         site: the consumer.
         incarnation: its incarnation.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ranloom.errors import InputError
+from ranloom.federated.shapes import MODEL_SHAPES
 from ranloom.training.costs import LayerCosts
 
 
@@ -21,7 +22,6 @@ class ModelShape:
         heads: attention heads.
         vocabulary: token ids V; OPT pads 50265 to 50272.
         positions: longest sequence; OPT stores two more.
-        assumed: what of it is an assumption, empty if the shape is published.
     """
 
     name: str
@@ -30,7 +30,6 @@ class ModelShape:
     heads: int
     vocabulary: int = 50272
     positions: int = 2048
-    assumed: str = ""
 
     @property
     def block_parameters(self) -> int:
@@ -88,26 +87,24 @@ class TrainingBytes:
 MIXED_PRECISION_ADAM = TrainingBytes(weights=14.0, gradient=2.0, boundary=2.0)
 """16-bit weights and gradients, 32-bit master copy and two moments."""
 
-SHAPES = {
-    shape.name: shape
-    for shape in (
-        ModelShape("opt-125m", 12, 768, 12),
-        ModelShape("opt-350m", 24, 1024, 16),
-        ModelShape("opt-1.3b", 24, 2048, 32),
-        ModelShape("opt-2.7b", 32, 2560, 32),
-        ModelShape("opt-6.7b", 32, 4096, 32),
-        ModelShape("opt-13b", 40, 5120, 40),
-        ModelShape("opt-30b", 48, 7168, 56),
-        ModelShape("opt-66b", 64, 9216, 72),
-        ModelShape(
-            "opt-70b",
-            68,
-            9216,
-            72,
-            assumed="OPT has no 70B model: layers of the 66B model, as many as make 70 billion",
-        ),
-    )
+_HEADS = {
+    "opt-125m": 12,
+    "opt-350m": 16,
+    "opt-1.3b": 32,
+    "opt-2.7b": 32,
+    "opt-6.7b": 32,
+    "opt-13b": 40,
+    "opt-30b": 56,
+    "opt-66b": 72,
+    "opt-70b": 64,
 }
+
+SHAPES = {
+    name: ModelShape(name, MODEL_SHAPES[name].layers, MODEL_SHAPES[name].hidden, heads)
+    for name, heads in _HEADS.items()
+}
+"""The OPT models; depth and width (and what is assumed of ``opt-70b``) as in the shape table of
+the federated rounds. With OPT's feed-forward width that 70B model has 64.8 billion parameters."""
 
 
 def model_shape(name: str) -> ModelShape:
@@ -150,4 +147,5 @@ def layer_costs(
         gradient_bytes=parameters * sizes.gradient,
         activation_bytes=activations,
         boundary_bytes=sizes.boundary * tokens * shape.width,
+        tied_bytes=sizes.gradient * shape.vocabulary * shape.width,
     )

@@ -432,7 +432,7 @@ class StepCycle:
         where = (ledger.step, holder, stage, ledger.micro_batches[row])
         return Note(NoteKind.REOPENED, *where, reason=reason)
 
-    def restart(self, coordinator: int) -> None:
+    def restart(self, coordinator: int) -> list[Action]:
         """The coordinator came back under a new incarnation: nothing that it sent counts.
 
         Nobody is told anything until ``resume``: a site may have done more than is known.
@@ -442,6 +442,7 @@ class StepCycle:
         self._busy_since_s.clear()
         self.dispatcher.restart(coordinator)
         self.reduction.void_unfinished()
+        return self._reopen_lost()
 
     def resume(self) -> list[Action]:
         """After a restart, all sites having reported or being lost: tell everybody anew."""

@@ -179,20 +179,18 @@ def _schedule(world: SimulatedWorld, layout: Layout, rng: np.random.Generator) -
 
 
 def examine(world: SimulatedWorld, seed: int, faults: Counter[str]) -> ChaosResult:
-    """Compare what all layers have learned at the end of a run."""
+    """Compare what all layers have learned: in the last checkpoint and at every holder."""
     layout = world.coordinator.layout
+    layers = range(layout.boundaries[-1])
     drawn = world.coordinator.run.queue.drawn
-    reference: list[tuple[int, tuple[int, ...]]] | None = None
-    divergent: set[int] = set()
+    copies = [world.final_weights()]
+    copies.extend(p.weights for p in world.sites.values() if p.stage >= 0)
+    reference = history(copies[0].get(0))
+    divergent: set[int] = set(layers) - set(copies[0])
     lost = doubled = 0
-    for _, stage, site in layout.holders():
-        process = world.sites.get(site)
-        if process is None or process.stage < 0:
-            continue
-        for layer in layout.layers(stage):
-            found = history(process.weights.get(layer))
-            if reference is None:
-                reference = found
+    for weights in copies:
+        for layer, learned in weights.items():
+            found = history(learned)
             if found != reference:
                 divergent.add(layer)
             counts = Counter(number for _, numbers in found for number in numbers)
@@ -200,7 +198,7 @@ def examine(world: SimulatedWorld, seed: int, faults: Counter[str]) -> ChaosResu
             doubled = max(doubled, sum(count - 1 for count in counts.values() if count > 1))
     return ChaosResult(
         seed,
-        world.coordinator.finished and reference is not None,
+        world.coordinator.finished,
         lost,
         doubled,
         len(divergent),

@@ -44,11 +44,17 @@ class Network:
         activation: links as the activation plane sees them.
         sync: links as the synchronisation plane sees them (sums, totals, layer copies).
         windows: circuits that add to the synchronisation plane.
+        chunks: parts in which sums stream through the nodes of a reduction tree.
     """
 
     def __init__(
-        self, activation: Links, sync: Links, windows: Sequence[CircuitWindow] = ()
+        self,
+        activation: Links,
+        sync: Links,
+        windows: Sequence[CircuitWindow] = (),
+        chunks: int = 1,
     ) -> None:
+        self._chunks = chunks
         self._links = (activation, sync)
         self._free_s: tuple[np.ndarray, np.ndarray] = (
             np.zeros_like(activation.latency_s),
@@ -69,14 +75,33 @@ class Network:
         return float(self._links[0].coordinator_latency_s[site])
 
     def send(
-        self, source: int, destination: int, size_bytes: float, plane: Plane, now_s: float
+        self,
+        source: int,
+        destination: int,
+        size_bytes: float,
+        plane: Plane,
+        now_s: float,
+        streams_since_s: float | None = None,
     ) -> float:
-        """Queue a transfer; when it has arrived."""
+        """Queue a transfer; when it has arrived.
+
+        Args:
+            source: sending site.
+            destination: receiving site.
+            size_bytes: size.
+            plane: what it carries.
+            now_s: when the last byte is there to be sent.
+            streams_since_s: when the first chunk was there, if it streams.
+        """
         if source == destination:
             return now_s
         links, free_s = self._links[plane], self._free_s[plane]
-        start_s = max(now_s, float(free_s[source, destination]))
+        first_s = now_s if streams_since_s is None else min(streams_since_s, now_s)
+        start_s = max(first_s, float(free_s[source, destination]))
         end_s = self._end_s(source, destination, size_bytes, plane, start_s)
+        if streams_since_s is not None:
+            last = size_bytes / self._chunks
+            end_s = max(end_s, self._end_s(source, destination, last, plane, now_s))
         free_s[source, destination] = end_s
         self.bytes_sent[plane] += size_bytes
         return end_s + float(links.latency_s[source, destination])

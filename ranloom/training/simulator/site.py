@@ -84,6 +84,9 @@ class ProtocolViolationError(AssertionError):
 class World(Protocol):
     """What a site can do to the world around it."""
 
+    def now_s(self) -> float:
+        """Virtual time."""
+
     def report(self, site: SimulatedSite, event: Event) -> None:
         """Send an event to the coordinator."""
 
@@ -108,12 +111,14 @@ class Load:
     """Tensors on the way.
 
     Args:
-        kind: ``boundary``, ``gradient`` or ``weights``.
+        kind: ``boundary``, ``gradient``, ``weights`` or ``tied``.
         layers: layers whose gradients or weights travel.
+        streams_since_s: when their first part could leave, if they stream through this site.
     """
 
     kind: str
     layers: range = range(0)
+    streams_since_s: float | None = None
 
 
 @dataclass(slots=True)
@@ -126,6 +131,7 @@ class _Task:
 @dataclass(slots=True)
 class _Reduction:
     action: Reduce
+    since_s: float
     sent: bool = False
 
 
@@ -250,11 +256,14 @@ class SimulatedSite:
         self._run += 1
 
     def _on_assign(self, action: Assign) -> None:
-        backward = action.backward and self._done.get(action.key) != action.token
-        self._tasks[action.key] = _Task(action, action.forward, backward)
-        if action.forward and (action.key, Direction.FORWARD) in self._outputs:
-            self._finish(action.key, Direction.FORWARD, 0.0)
-        self._fetch(self._tasks[action.key])
+        key, token = action.key, action.token
+        backward = action.backward and self._done.get(key) != token
+        self._tasks[key] = _Task(action, action.forward, backward)
+        if backward and action.keep_gradient and key in self._held:
+            self._finish(key, Direction.BACKWARD, 0.0)
+        if action.forward and (key, Direction.FORWARD) in self._outputs:
+            self._finish(key, Direction.FORWARD, 0.0)
+        self._fetch(self._tasks[key])
 
     def _fetch(self, task: _Task) -> None:
         """Ask for the inputs that are not there, at the producers named now."""
@@ -381,7 +390,8 @@ class SimulatedSite:
             self._kept.discard(key)
             if assign.keep_gradient:
                 self._held[key] = assign.token
-        self._outputs.add((key, direction))
+        if seconds > 0.0:
+            self._outputs.add((key, direction))
         place = (self.site, self.incarnation)
         event = TaskCompleted(*place, key, direction, assign.token, seconds)
         self._world.report(self, event)
@@ -440,6 +450,10 @@ class SimulatedSite:
 
     def evict(self) -> None:
         """Memory went to the radio side: activations and retained outputs are gone."""
+        for key in sorted(self._kept):
+            token = self._tasks[key].assign.token
+            what = (key, token, Direction.FORWARD, self.site)
+            self._world.report(self, InputMissing(self.site, self.incarnation, *what))
         self._kept.clear()
         self._outputs.clear()
         self._inputs.clear()
@@ -457,7 +471,7 @@ class SimulatedSite:
             place = (self.site, self.incarnation, action.step, action.stage)
             self._world.report(self, PartialRefused(*place, action.token, part))
             return
-        self._reductions[action.step, action.stage] = _Reduction(action)
+        self._reductions[action.step, action.stage] = _Reduction(action, self._world.now_s())
         self._sum_up(action.step, action.stage)
 
     def child_sum(
@@ -486,7 +500,7 @@ class SimulatedSite:
                 return
             content.extend(found[0])
             parts.extend(found[1])
-        load = Load("gradient", self.layers)
+        load = Load("gradient", self.layers, state.since_s)
         if action.parent >= 0:
             if not state.sent:
                 state.sent = True
@@ -496,17 +510,18 @@ class SimulatedSite:
         if action.tied_root >= 0:
             if not state.sent:
                 state.sent = True
-                tied = Load("gradient", range(self.layers.start, self.layers.start + 1))
                 other = (step, action.tied_stage, action.token, content)
-                self._world.ship(self, action.tied_root, tied, "tied_sum", *other)
+                self._world.ship(self, action.tied_root, Load("tied"), "tied_sum", *other)
             received = self._tied.get((step, stage, action.token))
             if received is None:
                 return
             if sorted(received) != sorted(content):
                 raise ProtocolViolationError(f"tied sums of step {step} differ")
-        self._keep_root_total(action, content, parts)
+        self._keep_root_total(action, content, parts, state.since_s)
 
-    def _keep_root_total(self, action: Reduce, content: list[int], parts: list[Part]) -> None:
+    def _keep_root_total(
+        self, action: Reduce, content: list[int], parts: list[Part], since_s: float
+    ) -> None:
         slot = (action.step, action.stage)
         if slot in self._totals and self._totals[slot][0] == action.token:
             return
@@ -516,7 +531,8 @@ class SimulatedSite:
         self._world.report(self, StageReduced(*place, tuple(parts), 1.0, digest))
         for recipient in action.recipients:
             layers = range(recipient.first_layer, recipient.end_layer)
-            load = Load("gradient", layers if recipient.first_layer >= 0 else self.layers)
+            whole = recipient.first_layer < 0
+            load = Load("gradient", self.layers if whole else layers, since_s)
             what = (*slot, action.token, tuple(content))
             self._world.ship(self, recipient.site, load, "total", *what)
 

@@ -323,6 +323,10 @@ class SimulatedWorld:
 
     # --- what sites do ---------------------------------------------------------------------------
 
+    def now_s(self) -> float:
+        """Virtual time."""
+        return self.engine.now_s
+
     def report(self, site: SimulatedSite, event: Event) -> None:
         """Send an event to the coordinator."""
         time_s = self._channel_time(site.site, to_site=False)
@@ -372,12 +376,16 @@ class SimulatedWorld:
             return
         plane = Plane.ACTIVATION if load.kind == "boundary" else Plane.SYNC
         size = self._size(load)
-        time_s = self._network.send(site.site, peer, size, plane, self.engine.now_s)
+        time_s = self._network.send(
+            site.site, peer, size, plane, self.engine.now_s, load.streams_since_s
+        )
         self.engine.at(time_s + self.delay(), self._call, target, call, args)
 
     def _size(self, load: Load) -> float:
         if load.kind == "boundary":
             return self._costs.boundary_bytes
+        if load.kind == "tied":
+            return self._costs.tied_bytes
         values = self._costs.gradient_bytes if load.kind == "gradient" else self._costs.weight_bytes
         return float(values[load.layers.start : load.layers.stop].sum())
 
@@ -390,6 +398,10 @@ class SimulatedWorld:
     def store(self, version: int, weights: Weights) -> None:
         """Write a stage's checkpoint."""
         self._checkpoints.setdefault(version, {}).update(weights)
+
+    def final_weights(self) -> Weights:
+        """Weights of the last complete checkpoint, by layer."""
+        return self._checkpoints.get(self.coordinator.run.checkpoints.version, {})
 
     def load(self, version: int, layers: range) -> Weights:
         """Read layers from a checkpoint."""
