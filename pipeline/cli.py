@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -108,7 +107,6 @@ def _run(
     preset: str | None,
     arguments: list[str],
 ) -> int:
-    os.environ["RANLOOM_STORE"] = str(store_folder(root))
     try:
         place = workspace.place(root, registry, preset, {})
     except params.RefusedError as refused:
@@ -117,6 +115,7 @@ def _run(
     if faults:
         return runner.refuse(faults)
     started = time.monotonic()
+    before = _content(place / "dvc.lock")
     try:
         outcome = dvc.repro(place, arguments)
     except KeyboardInterrupt:
@@ -125,9 +124,14 @@ def _run(
         for line in outcome.faults:  # once more, below what DVC said about them
             print(line, file=sys.stderr)
         return outcome.code
-    _project(place, registry)
+    if _content(place / "dvc.lock") != before or not (store_folder(place) / "mlflow.db").exists():
+        _project(place, registry)
     show_headline(place, registry, time.monotonic() - started)
     return 0
+
+
+def _content(path: Path) -> bytes:
+    return path.read_bytes() if path.exists() else b""
 
 
 def _project(place: Path, registry: Registry) -> None:

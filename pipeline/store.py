@@ -36,7 +36,7 @@ def store_folder(root: Path) -> Path:
     for i in range(len(parts) - len(_EXPERIMENT_FOLDER)):
         if parts[i : i + len(_EXPERIMENT_FOLDER)] == _EXPERIMENT_FOLDER:
             return Path(*parts[:i]) / "mlruns"
-    return root.resolve() / "mlruns"
+    return (root / "mlruns").resolve()
 
 
 def store_uri(folder: Path) -> str:

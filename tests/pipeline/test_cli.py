@@ -103,11 +103,30 @@ def test_sync_says_what_it_did(ranloom, monkeypatch, skipped, code) -> None:
     assert done.stdout.splitlines() == lines + [f"{k}: skipped, {v}" for k, v in skipped.items()]
 
 
-def test_a_run_ends_with_a_sync(ranloom, monkeypatch) -> None:
+@pytest.mark.parametrize(
+    ("stored", "rebuilt", "tracked", "syncs"),
+    [
+        (True, True, "on", 1),
+        (True, False, "on", 0),
+        (False, False, "on", 1),
+        (True, True, "off", 0),
+    ],
+)
+def test_a_run_that_did_something_ends_with_a_sync(
+    ranloom, built, monkeypatch, stored, rebuilt, tracked, syncs
+) -> None:
+    def repro(place, _):
+        if rebuilt:
+            (place / "dvc.lock").write_text("changed")
+        return dvc.Outcome(0, ())
+
     synced = []
     report = tracking.SyncReport((), (), {}, (), None)
-    monkeypatch.setenv("RANLOOM_TRACKING", "on")
+    monkeypatch.setenv("RANLOOM_TRACKING", tracked)
+    monkeypatch.delenv("RANLOOM_STORE", raising=False)
     monkeypatch.setattr(tracking, "sync", lambda place, _: synced.append(place) or report)
-    monkeypatch.setattr(dvc, "repro", lambda *_: dvc.Outcome(0, ()))
+    monkeypatch.setattr(dvc, "repro", repro)
+    if stored:
+        (built.root / "mlruns" / "mlflow.db").write_text("")
     assert ranloom("run").exit_code == 0
-    assert len(synced) == 1
+    assert synced == [built.root] * syncs

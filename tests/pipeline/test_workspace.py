@@ -10,6 +10,7 @@ from pipeline import workspace
 from pipeline.params import RefusedError, load
 from pipeline.registry import Registry
 from pipeline.stage import File, FromParam, Result, Stage, StageParams
+from pipeline.store import store_folder
 
 
 class Params(StageParams):
@@ -114,6 +115,14 @@ def test_the_cache_is_the_main_one(tree) -> None:
     (tree / ".dvc" / "config.local").write_text(f"[cache]\n    dir = {tree.parent / 'elsewhere'}\n")
     place = workspace.place(tree, REGISTRY, "small", {})
     assert f"dir = {tree.parent / 'elsewhere'}\n" in config(place)
+
+
+def test_the_store_is_the_main_one(tree, monkeypatch) -> None:
+    """Its path must not lead through the workspace, which may be removed."""
+    monkeypatch.delenv("RANLOOM_STORE", raising=False)
+    (tree / "mlruns").mkdir()
+    place = workspace.place(tree, REGISTRY, "small", {})
+    assert store_folder(place) == tree.resolve() / "mlruns"
 
 
 def test_it_is_refreshed_and_keeps_its_results(tree) -> None:
