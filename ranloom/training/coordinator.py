@@ -26,6 +26,7 @@ from ranloom.training.messages import (
     Fence,
     InputMissing,
     Inventory,
+    LayoutRequested,
     Note,
     NoteKind,
     PartialRefused,
@@ -65,6 +66,7 @@ class Coordinator:
         self.keeper = LayoutKeeper(settings, layout, costs, self.members)
         self.run = RunCycle(settings, self.keeper, self.members)
         self._now_s = 0.0
+        self._recovering = False
         self._awaiting: set[int] = set()
         self._handlers: dict[type, Callable[[Any], list[Action]]] = {
             SiteJoined: self._on_joined,
@@ -81,6 +83,7 @@ class Coordinator:
             CopyDone: self._on_copied,
             CoordinatorRestarted: self._on_restarted,
             Inventory: self._on_inventory,
+            LayoutRequested: self._on_layout_requested,
             Tick: self._on_tick,
         }
 
@@ -116,7 +119,7 @@ class Coordinator:
                 incarnation.
         """
         self._now_s = now_s
-        if not isinstance(event, SiteJoined | CoordinatorRestarted | Tick):
+        if not isinstance(event, SiteJoined | CoordinatorRestarted | LayoutRequested | Tick):
             if not self.members.knows(event.site, event.incarnation):
                 return self._refuse_dead(event)
             self.members.renew(event.site, now_s)
@@ -172,12 +175,13 @@ class Coordinator:
         return actions + self._go_on()
 
     def _go_on(self) -> list[Action]:
-        if self._awaiting or self.run.phase == RunPhase.RECOVERING:
+        if self._recovering:
             return self._resume_if_all_reported()
         return self.run.advance(self._now_s)
 
     def _roll_back(self) -> list[Action]:
         self._awaiting.clear()
+        self._recovering = False
         return [*self.run.roll_back(), *self.run.reopen(self._now_s)]
 
     def _on_budget(self, event: BudgetReport) -> list[Action]:
@@ -261,6 +265,11 @@ class Coordinator:
 
     # --- layout ----------------------------------------------------------------------------------
 
+    def _on_layout_requested(self, event: LayoutRequested) -> list[Action]:
+        if self.keeper.request(event.boundaries, self._now_s):
+            return []
+        return [Note(NoteKind.LAYOUT_ABORT, reason="request_refused")]
+
     def _on_prepared(self, event: Prepared) -> list[Action]:
         change = self.keeper.change
         if change is not None and not change.on_prepared(event):
@@ -293,6 +302,7 @@ class Coordinator:
             return actions
         if run.phase == RunPhase.TRAINING:
             run.phase = RunPhase.RECOVERING
+        self._recovering = True
         self._awaiting = set(self.members.living())
         for site in sorted(self._awaiting):
             actions.append(RequestInventory(site, int(self.members.incarnation[site])))
@@ -334,8 +344,9 @@ class Coordinator:
     def _resume_if_all_reported(self) -> list[Action]:
         """Once every site has reported or is lost: renew all grants and go on."""
         run = self.run
-        if self._awaiting or run.phase not in (RunPhase.RECOVERING, RunPhase.CLOSING):
+        if self._awaiting or not self._recovering:
             return []
+        self._recovering = False
         actions: list[Action] = [Note(NoteKind.RECOVERED, value=float(run.coordinator))]
         actions.extend(run.checkpoints.repeat())
         if run.phase == RunPhase.RECOVERING:

@@ -83,6 +83,13 @@ class Dispatcher:
         if output[direction] == site:
             output[direction] = NOBODY
 
+    def is_expected(self, row: int, stage: int, site: int, direction: Direction) -> bool:
+        """Whether a site was told to run a task and has not reported it."""
+        told = self._told.get((row, stage, site))
+        if told is None:
+            return False
+        return told.forward if direction == Direction.FORWARD else told.backward
+
     def retract(self, row: int, stage: int, site: int) -> None:
         """A site does not know of its task: the next ``reconcile`` tells it again."""
         self._told.pop((row, stage, site), None)

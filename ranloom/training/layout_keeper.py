@@ -134,6 +134,20 @@ class LayoutKeeper:
         self._begin(moved, now_s)
         return True
 
+    def request(self, boundaries: tuple[int, ...], now_s: float) -> bool:
+        """Begin a change to these boundaries; False if they cannot be, or something is changing.
+
+        Raises:
+            InputError: boundaries that do not rise from 0.
+        """
+        moved = self.layout.with_boundaries(self.layout.epoch, boundaries)
+        if self.change is not None or moved == self.layout:
+            return False
+        if moved.stages != self.layout.stages or moved.boundaries[-1] != self._costs.layers:
+            return False
+        self._begin(moved, now_s)
+        return True
+
     def refill(self, now_s: float) -> None:
         """Let spare sites take vacant places, if there are both and nothing else is changing."""
         if self.change is not None:

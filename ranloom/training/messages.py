@@ -108,7 +108,7 @@ class InputMissing:
     """A producer answered that it does not have (or no longer has) an input of a task.
 
     A site also reports so, with itself as source, when it gives up the activations that it kept
-    for a backward task.
+    for a backward task, or is given one that relies on activations it does not have.
 
     Args:
         site: the consumer.
@@ -255,6 +255,17 @@ class Inventory:
 
 
 @dataclass(frozen=True, slots=True)
+class LayoutRequested:
+    """Somebody outside the core wants other boundaries, as soon as they can be prepared.
+
+    Args:
+        boundaries: decoder layers at which stages begin and end; as many stages as now.
+    """
+
+    boundaries: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Start of an AIR control interval."""
 
@@ -274,6 +285,7 @@ Event = (
     | CopyDone
     | CoordinatorRestarted
     | Inventory
+    | LayoutRequested
     | Tick
 )
 

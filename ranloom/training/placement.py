@@ -144,9 +144,6 @@ def _of_shape(
     if len(problem.sites) <= problem.searched_sites:
         starts = [_exchange(start, problem.sites, step) for start in starts]
     layout = min(starts, key=lambda start: step(start).step_s)
-    hop_s = (
-        problem.activation.seconds(*problem.sites[:2], costs.boundary_bytes) if stages > 1 else 0
-    )
     cut = plan_boundaries(
         layout,
         costs,
@@ -154,7 +151,7 @@ def _of_shape(
         problem.memory_bytes,
         micro_batches,
         window,
-        float(hop_s),
+        0.0,
     )
     planned = layout.with_boundaries(0, cut)
     layout = min((layout, planned), key=lambda tried: step(tried).step_s)

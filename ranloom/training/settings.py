@@ -17,7 +17,7 @@ class CoordinatorSettings:
         min_step_micro_batches: a step that has fewer at its deadline is skipped (B_min / m).
         max_steps: steps to apply before draining.
         micro_batch_limit: micro-batches in the global queue of the run; -1 for no end.
-        window: micro-batches in work at a time in a replica, and unmerged gradients of a site.
+        window: micro-batches in work at a time in a replica; it bounds the unmerged gradients.
         hop_s: predicted time to hand a tensor to another site.
         reduce_fanout: children of a node in the reduction tree.
         control_interval_s: AIR control interval (Eq. 2).

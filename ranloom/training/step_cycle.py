@@ -351,20 +351,28 @@ class StepCycle:
         return [Discard(event.site, event.incarnation, key, event.token), note]
 
     def input_missing(self, event: InputMissing) -> list[Action]:
-        """A producer does not have what it was thought to have: make it again."""
+        """A producer does not have what it was thought to have: make it again.
+
+        If it has been told to make it but does not know yet, the consumer is sent there again with
+        whatever happens next, at the latest in the next control interval.
+        """
         ledger = self.ledger
         if ledger.judge(event.key, event.token, event.site, self._coordinator) != Verdict.ACCEPTED:
             return []
         row, stage = ledger.rows[event.key.micro_batch], event.key.stage
         forward = event.direction == Direction.FORWARD
         producer = stage - 1 if forward else stage + 1
+        self._dirty.add(row)
         if forward:
             self.dispatcher.lost_output(row, stage, event.site, Direction.FORWARD)
+            if event.source == event.site:
+                return self.settle()
+        self.dispatcher.retract(row, stage, event.site)
         if 0 <= producer < ledger.stages:
+            if self.dispatcher.is_expected(row, producer, event.source, event.direction):
+                return []
             self.dispatcher.lost_output(row, producer, event.source, event.direction)
             self.dispatcher.retract(row, producer, event.source)
-        self.dispatcher.retract(row, stage, event.site)
-        self._dirty.add(row)
         return self.settle()
 
     # --- reduction -----------------------------------------------------------------------------

@@ -184,7 +184,9 @@ def examine(world: SimulatedWorld, seed: int, faults: Counter[str]) -> ChaosResu
     layers = range(layout.boundaries[-1])
     drawn = world.coordinator.run.queue.drawn
     copies = [world.final_weights()]
-    copies.extend(p.weights for p in world.sites.values() if p.stage >= 0)
+    knows = world.coordinator.members.knows
+    holders = [p for p in world.sites.values() if p.stage >= 0 and knows(p.site, p.incarnation)]
+    copies.extend(process.weights for process in holders)
     reference = history(copies[0].get(0))
     divergent: set[int] = set(layers) - set(copies[0])
     lost = doubled = 0

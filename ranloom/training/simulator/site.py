@@ -7,6 +7,7 @@ learned where, whatever faults it went through.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -72,6 +73,8 @@ def history(learned: Learned | None) -> list[tuple[int, tuple[int, ...]]]:
 Weights = dict[int, Learned | None]
 """By layer."""
 
+
+_DIRECTIONS = (Direction.FORWARD, Direction.BACKWARD)
 
 Fence = tuple[int, int]
 """(model version, layout epoch) under which a tensor was made."""
@@ -149,11 +152,12 @@ class SimulatedSite:
 
     Args:
         site: number of the site.
-        window: unmerged gradients above which it starts no backward task (not on stage 0).
         world: what surrounds it.
+        forward_first: forward before backward tasks, as a pipeline with flush does.
     """
 
-    def __init__(self, site: int, window: int, world: World) -> None:
+    def __init__(self, site: int, world: World, forward_first: bool = False) -> None:
+        self._rank = 1 if forward_first else -1
         self.site = site
         self.incarnation = 0
         self.stage = -1
@@ -161,7 +165,6 @@ class SimulatedSite:
         self.layout_epoch = -1
         self.model_version = -1
         self.weights: Weights = {}
-        self._window = window
         self._world = world
         self._tasks: dict[TaskKey, _Task] = {}
         self._kept: set[TaskKey] = set()
@@ -169,6 +172,7 @@ class SimulatedSite:
         self._asked: dict[tuple[TaskKey, Direction], int] = {}
         self._outputs: set[tuple[TaskKey, Direction]] = set()
         self._parked: dict[tuple[TaskKey, Direction], list[tuple[int, int, Fence]]] = {}
+        self._ready: list[tuple[int, TaskKey]] = []
         self._running: tuple[TaskKey, Direction] | None = None
         self._run = 0
         self._held: dict[TaskKey, Token] = {}
@@ -231,6 +235,7 @@ class SimulatedSite:
 
     def _forget_all(self) -> None:
         self._tasks.clear()
+        self._ready.clear()
         self._kept.clear()
         self._inputs.clear()
         self._asked.clear()
@@ -264,6 +269,25 @@ class SimulatedSite:
         if action.forward and (key, Direction.FORWARD) in self._outputs:
             self._finish(key, Direction.FORWARD, 0.0)
         self._fetch(self._tasks[key])
+        self._offer(key)
+        if self._lacks_activation(key):
+            self._report_lost_activation(key)
+
+    def _lacks_activation(self, key: TaskKey) -> bool:
+        """Whether a backward task relies on activations that are not kept here (any more)."""
+        task = self._tasks[key]
+        return (
+            task.backward
+            and not task.forward
+            and task.assign.activation_from == NOT_YET
+            and key not in self._kept
+            and (key, Direction.FORWARD) not in self._inputs
+        )
+
+    def _report_lost_activation(self, key: TaskKey) -> None:
+        token = self._tasks[key].assign.token
+        what = (key, token, Direction.FORWARD, self.site)
+        self._world.report(self, InputMissing(self.site, self.incarnation, *what))
 
     def _fetch(self, task: _Task) -> None:
         """Ask for the inputs that are not there, at the producers named now."""
@@ -304,6 +328,7 @@ class SimulatedSite:
         """An input has arrived."""
         if fence == self._fence and key in self._tasks:
             self._inputs.add((key, direction))
+            self._offer(key)
             self._start_next()
 
     def missing(self, peer: int, key: TaskKey, direction: Direction) -> None:
@@ -316,46 +341,46 @@ class SimulatedSite:
         event = InputMissing(self.site, self.incarnation, key, token, direction, peer)
         self._world.report(self, event)
 
+    def _offer(self, key: TaskKey) -> None:
+        """Queue the tasks of a key that can run now."""
+        task = self._tasks[key]
+        for direction in _DIRECTIONS:
+            if self._is_ready(key, task, direction):
+                heapq.heappush(self._ready, (self._rank * direction, key))
+
+    def _offer_all(self) -> None:
+        self._ready.clear()
+        for key in self._tasks:
+            self._offer(key)
+
     def _start_next(self) -> None:
         """Begin the next task: backward before forward, then the lowest step and micro-batch."""
-        if self._running is not None:
-            return
-        ready = min(
-            (
-                (-int(direction), key)
-                for key, task in self._tasks.items()
-                for direction in Direction
-                if self._is_ready(key, task, direction)
-            ),
-            default=None,
-        )
-        if ready is None:
-            return
-        direction, key = Direction(-ready[0]), ready[1]
-        self._running = (key, direction)
-        self._run += 1
-        remake = direction == Direction.BACKWARD and key not in self._kept
-        self._world.run(self, key.stage, remake, direction)
+        while self._running is None and self._ready:
+            rank, key = heapq.heappop(self._ready)
+            direction = _DIRECTIONS[abs(rank)]
+            task = self._tasks.get(key)
+            if task is not None and self._is_ready(key, task, direction):
+                self._running = (key, direction)
+                self._run += 1
+                remake = direction == Direction.BACKWARD and key not in self._kept
+                self._world.run(self, key.stage, remake, direction)
 
     def _is_ready(self, key: TaskKey, task: _Task, direction: Direction) -> bool:
         assign = task.assign
         token = assign.token
-        if (token.model_version, token.layout_epoch) != self._fence:
+        if token.model_version != self.model_version or token.layout_epoch != self.layout_epoch:
             return False
         has_activation = (
             assign.activation_from == FROM_DATA or (key, Direction.FORWARD) in self._inputs
         )
         if direction == Direction.FORWARD:
             return task.forward and has_activation
-        if not task.backward or (task.forward and key not in self._kept):
+        kept = key in self._kept
+        if not task.backward or (task.forward and not kept):
             return False
-        unmerged = len(self._held)
-        if self.stage > 0 and unmerged >= self._window and assign.keep_gradient:
+        if assign.gradient_from != FROM_DATA and (key, Direction.BACKWARD) not in self._inputs:
             return False
-        has_gradient = (
-            assign.gradient_from == FROM_DATA or (key, Direction.BACKWARD) in self._inputs
-        )
-        return has_gradient and (key in self._kept or has_activation)
+        return kept or has_activation
 
     @property
     def running(self) -> tuple[TaskKey, Direction] | None:
@@ -384,6 +409,7 @@ class SimulatedSite:
         if direction == Direction.FORWARD:
             task.forward = False
             self._kept.add(key)
+            self._offer(key)
         else:
             task.backward = False
             self._done[key] = assign.token
@@ -404,7 +430,7 @@ class SimulatedSite:
         if task is not None and task.assign.token == action.token:
             del self._tasks[action.key]
             self._kept.discard(action.key)
-            for direction in Direction:
+            for direction in _DIRECTIONS:
                 self._asked.pop((action.key, direction), None)
             if self._running is not None and self._running[0] == action.key:
                 self._stop()
@@ -430,17 +456,17 @@ class SimulatedSite:
 
     def _free(self, step: int, micro_batches: tuple[int, ...]) -> None:
         """Drop whatever is retained of micro-batches, except gradients and sums."""
-        gone = {key for key in self._mentioned() if key.step == step}
-        gone = {key for key in gone if key.micro_batch in micro_batches}
+        gone = [TaskKey(step, number, self.stage) for number in micro_batches]
         for key in gone:
             self._tasks.pop(key, None)
             self._done.pop(key, None)
             self._kept.discard(key)
-            for direction in Direction:
-                self._inputs.discard((key, direction))
-                self._asked.pop((key, direction), None)
-                self._outputs.discard((key, direction))
-                self._parked.pop((key, direction), None)
+            for direction in _DIRECTIONS:
+                slot = (key, direction)
+                self._inputs.discard(slot)
+                self._asked.pop(slot, None)
+                self._outputs.discard(slot)
+                self._parked.pop(slot, None)
         if self._running is not None and self._running[0] in gone:
             self._stop()
 
@@ -451,15 +477,14 @@ class SimulatedSite:
     def evict(self) -> None:
         """Memory went to the radio side: activations and retained outputs are gone."""
         for key in sorted(self._kept):
-            token = self._tasks[key].assign.token
-            what = (key, token, Direction.FORWARD, self.site)
-            self._world.report(self, InputMissing(self.site, self.incarnation, *what))
+            self._report_lost_activation(key)
         self._kept.clear()
         self._outputs.clear()
         self._inputs.clear()
         self._asked.clear()
         for task in self._tasks.values():
             self._fetch(task)
+        self._offer_all()
 
     # --- sums ------------------------------------------------------------------------------------
 
@@ -494,6 +519,8 @@ class SimulatedSite:
         arrived = self._early.get((step, stage, action.token), {})
         content = list(self._sums.get(step, []))
         parts = [Part(self.site, self.incarnation, tuple(sorted(self._books.get(step, ()))))]
+        if parts[0] != action.part:
+            return
         for expected in action.children:
             found = arrived.get(expected[0].site)
             if found is None or tuple(found[1]) != expected:
@@ -567,6 +594,7 @@ class SimulatedSite:
             self.weights[layer] = Learned(self.weights[layer], action.step, numbers)
         self.model_version = action.model_version
         self._forget_step(action.step)
+        self._offer_all()
         event = Applied(self.site, self.incarnation, action.model_version)
         self._world.report(self, event)
 

@@ -15,6 +15,7 @@ from ranloom.training.messages import (
     CoordinatorRestarted,
     Event,
     Fence,
+    LayoutRequested,
     Note,
     SiteJoined,
     SiteLost,
@@ -40,6 +41,7 @@ class WorldSettings:
         loss_notice_s: delay after which the transport notices a dead site; infinite leaves it to
             the lease.
         sync_s: longest time that events wait for the log to be synced.
+        forward_first: sites prefer forward tasks (a pipeline with flush).
     """
 
     budget_period_s: float
@@ -47,6 +49,7 @@ class WorldSettings:
     task_overhead_s: float = 0.0
     loss_notice_s: float = 0.05
     sync_s: float = 0.0
+    forward_first: bool = False
 
 
 @dataclass(slots=True)
@@ -119,7 +122,7 @@ class SimulatedWorld:
         self._settings = settings
         self._world = world
         self._layout = layout
-        self._costs = costs
+        self.costs = costs
         self._network = network
         self._capacity = capacity
         self._record_messages = record_messages
@@ -177,7 +180,8 @@ class SimulatedWorld:
         if self.coordinator.finished:
             return
         self._frozen.pop(site, None)
-        process = SimulatedSite(site, self._settings.window, self)
+        forward_first = self._world.forward_first
+        process = SimulatedSite(site, self, forward_first)
         self.sites[site] = process
         self._nonce += 1
         self._join(process, self._nonce)
@@ -211,6 +215,16 @@ class SimulatedWorld:
         """A stopped process goes on with all that reached it meanwhile."""
         for call, arguments in self._frozen.pop(site, []):
             call(*arguments)
+
+    def halt(self, seconds: float) -> None:
+        """Everything stops for that long: a system that adapts by stopping."""
+        for site in list(self.sites):
+            self.freeze(site)
+            self.engine.at(self.engine.now_s + seconds, self.thaw, site)
+
+    def request_layout(self, boundaries: tuple[int, ...]) -> None:
+        """Ask the coordinator for other boundaries."""
+        self._handle(LayoutRequested(boundaries))
 
     def cut_off(self, site: int, until_s: float) -> None:
         """The control channel of a site carries nothing until then; its peers still reach it."""
@@ -254,7 +268,7 @@ class SimulatedWorld:
             return
         self._up = True
         self._connection += 1
-        self.coordinator = Coordinator(self._settings, self._layout, self._costs)
+        self.coordinator = Coordinator(self._settings, self._layout, self.costs)
         for time_s, event in self._log:
             self.coordinator.handle(event, time_s)
         self._handle(CoordinatorRestarted(self._connection))
@@ -345,8 +359,8 @@ class SimulatedWorld:
     def task_flop(self, layers: range, remake: bool, direction: Direction) -> float:
         """Work of a task over these layers; a backward task may have to remake its forward pass."""
         span = slice(layers.start, layers.stop)
-        forward = float(self._costs.forward_flop[span].sum())
-        backward = float(self._costs.backward_flop[span].sum())
+        forward = float(self.costs.forward_flop[span].sum())
+        backward = float(self.costs.backward_flop[span].sum())
         if direction == Direction.FORWARD:
             return forward
         return backward + forward if remake else backward
@@ -383,10 +397,10 @@ class SimulatedWorld:
 
     def _size(self, load: Load) -> float:
         if load.kind == "boundary":
-            return self._costs.boundary_bytes
+            return self.costs.boundary_bytes
         if load.kind == "tied":
-            return self._costs.tied_bytes
-        values = self._costs.gradient_bytes if load.kind == "gradient" else self._costs.weight_bytes
+            return self.costs.tied_bytes
+        values = self.costs.gradient_bytes if load.kind == "gradient" else self.costs.weight_bytes
         return float(values[load.layers.start : load.layers.stop].sum())
 
     def _call(self, target: SimulatedSite, call: str, arguments: tuple[Any, ...]) -> None:
