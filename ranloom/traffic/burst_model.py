@@ -1,16 +1,18 @@
-"""Packets as bursts: a small statistical model, fitted to a trace and sampled from.
+"""Packets as bursts of trains: a small statistical model, fitted to a trace and sampled from.
 
-Packets less than ``BURST_GAP_US`` apart form a burst. Bursts fall into three classes by their bytes
-(``CLASS_EDGES_BYTES``), and the class of the next burst depends on that of the last (a Markov
-chain). Idle times, burst sizes, packet sizes and the times between the packets of a burst are each
-drawn from a table of quantiles. Expectations equal the means of the trace: the tables are rescaled
-to their means, and the last burst of the trace counts as followed by its first. What is lost is
-memory beyond one burst: sessions of minutes, and the growth of an upload's rate.
+Packets at most ``BURST_GAP_US`` apart form a burst; inside it, packets at most ``TRAIN_GAP_US``
+apart form a train, which reaches the buffer nearly at once. Bursts fall into three classes by their
+bytes (``CLASS_EDGES_BYTES``), and the class of the next burst depends on that of the last (a Markov
+chain). All sizes and gaps are drawn from tables of quantiles. Expectations equal the means of the
+trace: the tables are rescaled to their means, and the last burst of the trace counts as followed by
+its first. What is lost is memory beyond one burst, such as sessions of minutes, and the likeness of
+the trains inside one: bursts of a class differ less in their sums than those of the trace.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from ranloom.traffic.arrivals import MAX_PACKET_BYTES, Arrivals
 
 BURST_GAP_US = 100_000
+TRAIN_GAP_US = 1_000  # two slots
 CLASS_EDGES_BYTES = (1_500, 15_000)  # one packet; about what one UL slot of 106 PRB carries
 N_CLASSES = len(CLASS_EDGES_BYTES) + 1
 LEVELS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 1.0)
@@ -42,22 +45,32 @@ class Quantiles:
         positive = np.maximum(np.asarray(data, float), 1.0)
         return cls(tuple(np.quantile(positive, LEVELS).tolist()), float(positive.mean()))
 
-    @property
-    def _interpolated_mean(self) -> float:
-        """Mean of the interpolation: a log-straight segment from a to b averages (b-a)/ln(b/a)."""
+    @cached_property
+    def _log_values(self) -> NDArray[np.float64]:
+        return np.log(self.values)
+
+    @cached_property
+    def _scale(self) -> float:
+        """Mean of the data over that of the interpolation.
+
+        A log-straight segment from a to b averages (b - a) / ln(b / a).
+        """
         low, high = np.array(self.values[:-1]), np.array(self.values[1:])
-        ratio = np.log(high / low)
+        ratio = np.diff(self._log_values)
         segment = np.where(ratio > 1e-9, (high - low) / np.where(ratio > 1e-9, ratio, 1.0), low)
-        return float(np.diff(LEVELS) @ segment)
+        return self.mean / float(np.diff(LEVELS) @ segment)
 
     def sample(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
         """[count] independent draws."""
         return self.at(rng.random(count))
 
-    def at(self, level: float | NDArray[np.float64]) -> NDArray[np.float64]:
+    def at(self, level: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values at some levels in 0..1, rescaled so that they average to ``mean``."""
-        values = np.exp(np.interp(level, LEVELS, np.log(self.values)))
-        return np.asarray(values * (self.mean / self._interpolated_mean))
+        return np.asarray(np.exp(np.interp(level, LEVELS, self._log_values)) * self._scale)
+
+    def counts(self, level: NDArray[np.float64]) -> NDArray[np.int64]:
+        """Values at some levels as whole numbers from 1 on."""
+        return np.maximum(1, np.rint(self.at(level))).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -65,16 +78,42 @@ class BurstClass:
     """Bursts of one size class.
 
     Args:
-        burst_bytes: size of a burst.
-        burst_packets: number of its packets; large bursts are those of many packets.
-        packet_bytes: size of a packet in it.
-        packet_gap_us: time between its packets.
+        burst_trains: number of trains of a burst.
+        train_gap_us: time from the last packet of a train to the first of the next.
+        train_bytes: size of a train.
+        train_packets: number of its packets; large trains are those of many packets.
+        packet_bytes: size of a packet.
+        packet_gap_us: mean time between the packets of a train, 0 if all trains are one packet.
     """
 
-    burst_bytes: Quantiles
-    burst_packets: Quantiles
+    burst_trains: Quantiles
+    train_gap_us: Quantiles
+    train_bytes: Quantiles
+    train_packets: Quantiles
     packet_bytes: Quantiles
-    packet_gap_us: Quantiles
+    packet_gap_us: float
+
+    @property
+    def burst_bytes(self) -> float:
+        """Mean size of a burst."""
+        return self.burst_trains.mean * self.train_bytes.mean
+
+    def sample(self, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Times since the first packet (us) and sizes of the packets of one burst."""
+        level = rng.random(int(self.burst_trains.counts(rng.random(1))[0]))
+        train_bytes, packets = self.train_bytes.counts(level), self.train_packets.counts(level)
+        # A train a little above what its packets hold is cut rather than given one packet more.
+        packets = np.maximum(
+            packets, np.ceil(train_bytes / MAX_PACKET_BYTES - 0.1).astype(np.int64)
+        )
+        packets = np.minimum(packets, train_bytes)
+        train_bytes = np.minimum(train_bytes, packets * MAX_PACKET_BYTES)
+        shape = self.packet_bytes.sample(rng, int(packets.sum()))
+        sizes = _share_out(train_bytes, packets, shape)
+        gaps_us = np.full(sizes.size, self.packet_gap_us)
+        between = self.train_gap_us.sample(rng, level.size)
+        gaps_us[np.cumsum(packets) - packets] = np.clip(between, TRAIN_GAP_US, BURST_GAP_US)
+        return np.cumsum(gaps_us) - gaps_us[0], sizes
 
 
 @dataclass(frozen=True)
@@ -118,9 +157,8 @@ class BurstModel:
             now_us += max(self.idle_us.sample(rng, 1)[0], BURST_GAP_US)
             burst = self.classes[kind]
             assert burst is not None, "the chain never enters an absent class"
-            packets = _fill(burst, rng)
-            gaps_us = np.minimum(burst.packet_gap_us.sample(rng, packets.size - 1), BURST_GAP_US)
-            times.append(now_us + np.concatenate([[0.0], np.cumsum(gaps_us)]))
+            since_us, packets = burst.sample(rng)
+            times.append(now_us + since_us)
             sizes.append(packets)
             now_us = times[-1][-1]
             kind = min(int(np.searchsorted(chain[kind], rng.random(), side="right")), N_CLASSES - 1)
@@ -135,65 +173,82 @@ class BurstModel:
         )
 
 
-def burst_bounds(time_us: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """First and last packet of every burst of one UE."""
-    breaks = np.flatnonzero(np.diff(time_us) > BURST_GAP_US)
+def runs(time_us: NDArray[np.int64], gap_us: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """First and last packet of every run of packets at most ``gap_us`` apart."""
+    breaks = np.flatnonzero(np.diff(time_us) > gap_us)
     return np.append(0, breaks + 1), np.append(breaks, time_us.size - 1)
 
 
 def fit(arrivals: Arrivals) -> BurstModel:
     """Model of one UE's arrivals (packets at most 1,500 bytes)."""
     time_us, size = arrivals.time_us, arrivals.size_bytes.astype(np.int64)
-    first, last = burst_bounds(time_us)
-    burst_bytes = np.add.reduceat(size, first)
+    first, last = runs(time_us, BURST_GAP_US)
+    kind = np.digitize(np.add.reduceat(size, first), CLASS_EDGES_BYTES)
     around_us = time_us[0] + arrivals.duration_us - time_us[-1]
     idle_us = np.append(time_us[first[1:]] - time_us[last[:-1]], around_us)
-    kind = np.digitize(burst_bytes, CLASS_EDGES_BYTES)
     counts = np.zeros((N_CLASSES, N_CLASSES))
     np.add.at(counts, (kind, np.roll(kind, -1)), 1.0)
-    of_packet = np.repeat(kind, last - first + 1)
-    gap_us = np.diff(time_us)
-    inside_burst = np.ones(gap_us.size, bool)
-    inside_burst[last[:-1]] = False
-    classes: list[BurstClass | None] = []
-    for c in range(N_CLASSES):
-        gaps = gap_us[inside_burst & (of_packet[:-1] == c)]
-        if not np.any(kind == c):
-            classes.append(None)
-            continue
-        classes.append(
-            BurstClass(
-                Quantiles.of(burst_bytes[kind == c]),
-                Quantiles.of((last - first + 1)[kind == c]),
-                Quantiles.of(size[of_packet == c]),
-                Quantiles.of(gaps if gaps.size else [1.0]),
-            )
-        )
     totals = counts.sum(axis=1, keepdims=True)
     chain = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
+    bursts = [(time_us[a : b + 1], size[a : b + 1]) for a, b in zip(first, last, strict=True)]
     return BurstModel(
         mean_kbps=8e3 * arrivals.total_bytes / arrivals.duration_us,
         bursts_per_s=1e6 * first.size / arrivals.duration_us,
         idle_us=Quantiles.of(np.maximum(idle_us, BURST_GAP_US)),
         next_class=tuple(tuple(row) for row in chain.tolist()),
-        classes=tuple(classes),
+        classes=tuple(
+            _fit_class([burst for burst, k in zip(bursts, kind, strict=True) if k == c])
+            for c in range(N_CLASSES)
+        ),
     )
 
 
-def _fill(burst: BurstClass, rng: np.random.Generator) -> NDArray[np.int64]:
-    """Packet sizes of one drawn burst.
+def _fit_class(
+    bursts: list[tuple[NDArray[np.int64], NDArray[np.int64]]],
+) -> BurstClass | None:
+    """Tables of some bursts, each its packets' times and sizes; ``None`` for no burst."""
+    if not bursts:
+        return None
+    bounds = [runs(time_us, TRAIN_GAP_US) for time_us, _ in bursts]
+    between = [t[a[1:]] - t[b[:-1]] for (t, _), (a, b) in zip(bursts, bounds, strict=True)]
+    within = [t[b] - t[a] for (t, _), (a, b) in zip(bursts, bounds, strict=True)]
+    packets = np.concatenate([b - a + 1 for a, b in bounds])
+    train_gap_us = np.concatenate(between)
+    inner_gaps = int(packets.sum() - packets.size)
+    return BurstClass(
+        burst_trains=Quantiles.of([a.size for a, _ in bounds]),
+        train_gap_us=Quantiles.of(train_gap_us if train_gap_us.size else [TRAIN_GAP_US]),
+        train_bytes=Quantiles.of(
+            np.concatenate(
+                [np.add.reduceat(s, a) for (_, s), (a, _) in zip(bursts, bounds, strict=True)]
+            )
+        ),
+        train_packets=Quantiles.of(packets),
+        packet_bytes=Quantiles.of(np.concatenate([size for _, size in bursts])),
+        packet_gap_us=float(np.concatenate(within).sum() / max(1, inner_gaps)),
+    )
 
-    One level decides its bytes and its number of packets, which grow together; the packet sizes are
-    drawn and then brought to the burst's sum.
+
+def _share_out(
+    totals: NDArray[np.int64], counts: NDArray[np.int64], shape: NDArray[np.float64]
+) -> NDArray[np.int64]:
+    """Split each total of bytes into packets in proportion to ``shape``, as far as a packet holds.
+
+    Args:
+        totals: [k] bytes; ``counts <= totals <= 1500 * counts``.
+        counts: [k] packets of each.
+        shape: [sum of counts] positive, the packets of the first total first.
+
+    Returns:
+        [sum of counts] bytes of each packet, 1 to 1,500.
     """
-    level = rng.random()
-    total = max(1, round(float(burst.burst_bytes.at(level))))
-    count = max(round(float(burst.burst_packets.at(level))), -(-total // MAX_PACKET_BYTES))
-    shape = burst.packet_bytes.sample(rng, max(1, min(count, total)))
-    for _ in range(3):  # in proportion, again where the packet limit took some away
-        shape = np.clip(shape * (total / shape.sum()), 1.0, MAX_PACKET_BYTES)
-    sizes = np.rint(shape).astype(np.int64)
-    left = total - int(sizes.sum())  # the rest goes to, or comes from, the first packets with room
-    room = MAX_PACKET_BYTES - sizes if left > 0 else sizes - 1
-    share = np.clip(abs(left) - (np.cumsum(room) - room), 0, room)
-    return np.asarray(sizes + np.sign(left) * share)
+    group, first = np.repeat(np.arange(totals.size), counts), np.cumsum(counts) - counts
+    for _ in range(3):  # again where the limit took some away
+        shape = shape * (totals / np.add.reduceat(shape, first))[group]
+        shape = np.clip(shape, 1.0, MAX_PACKET_BYTES)
+    parts = np.rint(shape).astype(np.int64)
+    left = (totals - np.add.reduceat(parts, first))[group]
+    room = np.where(left > 0, MAX_PACKET_BYTES - parts, parts - 1)
+    before = np.cumsum(room) - room
+    taken = np.clip(np.abs(left) - (before - before[first][group]), 0, room)
+    return np.asarray(parts + np.sign(left) * taken)

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from ranloom.errors import InputError
 from ranloom.traffic import burst_model
-from ranloom.traffic.burst_model import BURST_GAP_US
 from ranloom.traffic.tractor import (
     KPI_PERIOD_US,
     READINGS,
@@ -33,7 +32,7 @@ PROVENANCE = {
     "repository": "https://github.com/genesys-neu/TRACTOR",
     "commit": "f2f052cbf541e25f561fae0a9ae8dbe4a9931702",
     "licence": "MIT",
-    "packets": f"UL records, Length - 70, split at 1500 bytes; burst gap {BURST_GAP_US} us",
+    "packets": "UL records, Length - 70, split at 1500 bytes; burst gap 100 ms, train gap 1 ms",
     "sinr": "ul_sinr at 250 ms; mean and std over rows with a transmission",
 }
 _LAG_ROWS = 1_000_000 // KPI_PERIOD_US  # the coherence time is fitted at a lag of one second

@@ -183,7 +183,7 @@ def write_facts(facts: Facts, path: Path) -> None:
         },
     }  # fmt: skip
     yaml = YAML()
-    yaml.width = 100
+    yaml.width = 400  # a table a line
     yaml.default_flow_style = None  # lists of numbers on one line
     with path.open("w", encoding="utf-8") as file:
         file.write(
@@ -268,17 +268,19 @@ def _profile(where: str, entry: Any) -> BurstModel:
         _quantiles(f"{where}.idle_us", idle),
         tuple(tuple(float(p) for p in row) for row in chain),
         tuple(
-            None
-            if c is None
-            else BurstClass(
-                *(
-                    _quantiles(f"{where}.classes[{i}].{key}", _get(where, c, key, dict))
-                    for key in BurstClass.__annotations__
-                )
-            )
+            None if c is None else _burst_class(f"{where}.classes[{i}]", c)
             for i, c in enumerate(classes)
         ),
     )
+
+
+def _burst_class(where: str, entry: Any) -> BurstClass:
+    tables = {
+        key: _quantiles(f"{where}.{key}", _get(where, entry, key, dict))
+        for key in BurstClass.__annotations__
+        if key != "packet_gap_us"
+    }
+    return BurstClass(**tables, packet_gap_us=_get(where, entry, "packet_gap_us", float))
 
 
 def _ue(where: str, entry: Any) -> UeFacts:

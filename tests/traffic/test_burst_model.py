@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ranloom.traffic.arrivals import from_unsorted
-from ranloom.traffic.burst_model import LEVELS, Quantiles, burst_bounds, fit
+from ranloom.traffic.burst_model import LEVELS, Quantiles, fit, runs
 
 
 def rng(seed=1):
@@ -35,8 +35,8 @@ def test_simultaneous_packets_count_as_one_microsecond():
     assert Quantiles.of([0.0, 0.0]).values == (1.0,) * len(LEVELS)
 
 
-def test_burst_bounds_split_at_gaps_above_100_ms():
-    first, last = burst_bounds(np.array([0, 100_000, 200_001, 200_001, 500_000]))
+def test_runs_split_at_gaps_above_100_ms():
+    first, last = runs(np.array([0, 100_000, 200_001, 200_001, 500_000]), 100_000)
     assert first.tolist() == [0, 2, 4]
     assert last.tolist() == [1, 3, 4]
 
@@ -55,8 +55,10 @@ def test_fit_reads_the_facts_off_a_made_trace():
     assert model.next_class[1] == pytest.approx((1.0, 0.0, 0.0))
     assert model.classes[2] is None
     assert model.class_shares() == pytest.approx([2 / 3, 1 / 3, 0.0])
-    assert model.classes[0].burst_bytes.mean == 100
-    assert model.classes[1].packet_gap_us.mean == 10_000
+    assert model.classes[0].train_bytes.mean == 100
+    assert model.classes[1].burst_bytes == 4_500
+    assert model.classes[1].burst_trains.mean == 3
+    assert model.classes[1].train_gap_us.mean == 10_000
     assert model.idle_us.mean == pytest.approx(1e6 - 20_000 / 3)
 
 
@@ -79,3 +81,13 @@ def test_one_packet_is_enough_to_fit():
     model = fit(from_unsorted([5], [0], [40], 1, 1_000_000))
     drawn = model.sample(1_000_000_000, rng())
     assert drawn.offered_mbps == pytest.approx(40 * 8e-6, rel=0.01)
+
+
+def test_packets_at_most_a_millisecond_apart_are_one_train():
+    times = [0, 200, 1_200, 2_201, 2_400]
+    (burst, *_) = fit(from_unsorted(times, [0] * 5, [10, 20, 30, 40, 50], 1, 1_000_000)).classes
+    assert burst.burst_trains.mean == 2
+    assert burst.train_packets.mean == 2.5
+    assert burst.train_bytes.mean == 75
+    assert burst.train_gap_us.mean == 1_001
+    assert burst.packet_gap_us == pytest.approx((1_200 + 199) / 3)
