@@ -76,8 +76,9 @@ class Source:
 
     Args:
         kind: ``generator``, ``tractor`` or ``csv``.
-        path: the generator's facts (YAML), the TRACTOR folder, or a folder with ``<scenario>.csv``
-            and optionally ``<scenario>_sinr.csv`` (or one CSV file, used for every scenario).
+        path: the generator's facts (YAML), the TRACTOR folder, or a folder with packets and
+            optionally channels: ``<scenario>.csv`` and ``<scenario>_sinr.csv``, else
+            ``traffic.csv`` and ``traffic_sinr.csv``; or one CSV file of packets for all scenarios.
         reading: of the TRACTOR KPI logs, ``cleaned`` or ``as_published``.
         csv_sinr_db: constant SINR of a CSV source without a channel file.
 
@@ -290,7 +291,7 @@ def _upload(
 def _csv_scenario(
     name: str, source: Source, duration_us: int, load_factor: float, sinr_offset_db: float
 ) -> Scenario:
-    path = source.path if source.path.is_file() else source.path / f"{name}.csv"
+    path = _csv_file(source.path, name)
     trace, split = csv_trace.read_arrivals(path)
     counts = _no_counts() | {"split_records": split}
     notes = []
@@ -299,12 +300,22 @@ def _csv_scenario(
         notes.append(f"{path.name} of {trace.duration_us / 1e6:.1f} s is looped")
     arrivals = trace.loop_to(duration_us).scale(load_factor)
     sinr_path = path.with_name(f"{path.stem}_sinr.csv")
-    if sinr_path.is_file():
+    if sinr_path.is_file() and source.path.is_dir():  # beside a single file it is no declared input
         channel = csv_trace.read_sinr(sinr_path, trace.n_ue, duration_us)
     else:
         channel = channels.constant(np.full(trace.n_ue, source.csv_sinr_db), duration_us)
         notes.append(f"no {sinr_path.name}: constant SINR of {source.csv_sinr_db:g} dB")
     return Scenario(name, 0, arrivals, channel.shift(sinr_offset_db), counts, tuple(notes))
+
+
+def _csv_file(path: Path, name: str) -> Path:
+    """The file of a scenario: its own in a folder, else the one for all."""
+    if path.is_file():
+        return path
+    for file in (path / f"{name}.csv", path / "traffic.csv"):
+        if file.is_file():
+            return file
+    raise InputError(str(path), f"no {name}.csv", f"needed: {name}.csv or traffic.csv")
 
 
 def streams(seed: int, name: str, *more: int, children: int = 2) -> tuple[np.random.Generator, ...]:

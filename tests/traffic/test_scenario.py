@@ -108,16 +108,21 @@ def test_a_csv_source_reads_its_channel_file_or_says_that_there_is_none(own):
     with_file = scenarios.scenario_1(own, seed=1, duration_s=3.0)
     assert with_file.channel.period_us == 200_000
     assert with_file.channel.sinr_db[:, 1].tolist() == [9.0, 6.0]
-    single = Source("csv", own.path / "scenario_1.csv")
-    assert np.array_equal(
-        scenarios.stress(single, seed=1, duration_s=3.0).channel.sinr_db, with_file.channel.sinr_db
-    )
+    single = Source("csv", own.path / "scenario_1.csv", csv_sinr_db=3.0)
+    alone = scenarios.stress(single, seed=1, duration_s=3.0)
+    assert np.array_equal(alone.arrivals.time_us, with_file.arrivals.time_us)
+    assert np.all(alone.channel.sinr_db == 3.0)
 
 
-def test_a_csv_folder_without_the_scenario_is_named(own):
+def test_a_csv_folder_without_the_scenario_uses_the_common_file_or_is_named(own):
     (own.path / "scenario_2.csv").unlink()
-    with pytest.raises(InputError, match=r"scenario_2\.csv"):
+    with pytest.raises(InputError, match=r"needed: scenario_2\.csv or traffic\.csv"):
         scenarios.scenario_2(own, seed=1, duration_s=3.0)
+    (own.path / "traffic.csv").write_text("time_s,ue,bytes\n0,0,77\n")
+    (own.path / "traffic_sinr.csv").write_text("time_s,ue,sinr_db\n0,0,5\n")
+    common = scenarios.scenario_2(own, seed=1, duration_s=3.0)
+    assert set(common.arrivals.size_bytes) == {77}
+    assert np.all(common.channel.sinr_db == 5.0)
 
 
 def test_bad_parameters_are_refused(generator, own):
