@@ -13,7 +13,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, get_args
+from typing import Any, TextIO, get_args, get_type_hints
 
 from ranloom.training.coordinator import Coordinator
 from ranloom.training.costs import LayerCosts
@@ -47,7 +47,7 @@ from ranloom.training.runtime.transport import Endpoint, Identity, LinkLimits
 from ranloom.training.runtime.wire import Packet
 from ranloom.training.settings import CoordinatorSettings
 
-_SITE_EVENTS = tuple(kind for kind in get_args(Event) if kind not in (Tick, CoordinatorRestarted))
+_SITE_EVENTS = tuple(kind for kind in get_args(Event) if "site" in get_type_hints(kind))
 _STOP_REPEAT_S = 0.2
 
 

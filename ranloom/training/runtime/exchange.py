@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 
 from torch import Tensor
 
@@ -19,6 +20,19 @@ from ranloom.training.tokens import Direction, TaskKey
 Output = tuple[TaskKey, Direction]
 Send = Callable[[int, object, dict[str, Tensor]], None]
 """Hands a message with tensors to another site."""
+
+
+class Answer(Enum):
+    """What a site can say about an output that it does not have.
+
+    ``LATER``: it is queued or running, or may come with a version that this site has not reached.
+    ``UNKNOWN``: nobody told the site to make it, yet. ``NEVER``: the question is outdated, and so
+    is the task of the one who asks.
+    """
+
+    LATER = "later"
+    UNKNOWN = "unknown"
+    NEVER = "never"
 
 
 @dataclass
@@ -60,6 +74,11 @@ class Exchange:
         self.inputs.clear()
         self._wants.clear()
         self._parked.clear()
+
+    def evict(self) -> None:
+        """Free outputs and inputs; what is open stays open."""
+        self.outputs.clear()
+        self.inputs.clear()
 
     def want(
         self, output: Output, source: int, model_version: int, layout_epoch: int, now_s: float
@@ -129,12 +148,11 @@ class Exchange:
         if not same:
             self._parked.append(_Question(sender, fetch, now_s))
 
-    def settle(self, will_make: Callable[[Fetch], bool], now_s: float) -> None:
+    def settle(self, answer_to: Callable[[Fetch], Answer], now_s: float) -> None:
         """Ask again what is open too long; turn down parked questions that have no answer.
 
         Args:
-            will_make: whether the output is queued or running here, or may come with a version
-                that this site has not reached yet.
+            answer_to: what the site can say about an output that it does not have.
             now_s: time.
         """
         for output, want in self._wants.items():
@@ -143,14 +161,14 @@ class Exchange:
                 self._ask(output)
         still: list[_Question] = []
         for question in self._parked:
-            if will_make(question.fetch) or now_s - question.since_s < self._grace_s:
+            answer = answer_to(question.fetch)
+            young = now_s - question.since_s < self._grace_s
+            if answer is Answer.LATER or (answer is Answer.UNKNOWN and young):
                 still.append(question)
-            else:
+            elif answer is Answer.UNKNOWN:
                 fetch = question.fetch
-                answer = Missing(
-                    fetch.key, fetch.direction, fetch.model_version, fetch.layout_epoch
-                )
-                self._send(question.asker, answer, {})
+                fence = (fetch.model_version, fetch.layout_epoch)
+                self._send(question.asker, Missing(fetch.key, fetch.direction, *fence), {})
         self._parked = still
 
     def _ask(self, output: Output) -> None:

@@ -12,19 +12,14 @@ import json
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-from torch import Tensor
-
 from ranloom.errors import InputError
-from ranloom.training.checkpoint import Checkpoint, load_checkpoint
+from ranloom.training.checkpoint import load_checkpoint
 from ranloom.training.layout import Layout, regular_layout
 from ranloom.training.messages import Note, NoteKind
-from ranloom.training.reference import ReferenceRun, train_reference, weights_relative_error
-from ranloom.training.runtime.audit import Audit, audit
 from ranloom.training.runtime.coordinator_process import (
     CoordinatorConfig,
     replay,
@@ -33,6 +28,7 @@ from ranloom.training.runtime.coordinator_process import (
 from ranloom.training.runtime.journal import read_journal
 from ranloom.training.runtime.pacing import Budget
 from ranloom.training.runtime.peer_messages import COORDINATOR, site_name
+from ranloom.training.runtime.proof import Proof, prove
 from ranloom.training.runtime.setup import TrainingSetup, layer_costs
 from ranloom.training.runtime.site import SiteSettings
 from ranloom.training.runtime.site_process import SiteConfig, run_site
@@ -119,34 +115,25 @@ class LiveResult:
     """What came of a live run.
 
     Args:
-        weights: final weights, put together from the sites.
-        reference: one-process training on the same samples.
-        weights_rel_error: largest relative error, in norm, of any combination of the sites' copies.
-        copies_differ: stages whose copies are not equal, bit by bit.
-        audit: what the sites' journals prove.
-        samples_lost: samples of the run that are not in the weights.
-        samples_doubled: samples that are in the weights once too often.
+        proof: weights and samples against independent evidence.
         notes: (time, note) of everything that happened, replayed from the log.
         tokens_per_s: tokens merged, from the first step's opening to the end.
-        final_loss: mean loss of the last step.
         start_s: time from the call to the opening of the first step.
         seconds: time of the whole call.
         resident_bytes: proportional set size of each process in mid-run.
     """
 
-    weights: dict[str, Tensor]
-    reference: ReferenceRun
-    weights_rel_error: float
-    copies_differ: list[int]
-    audit: Audit
-    samples_lost: int
-    samples_doubled: int
+    proof: Proof
     notes: list[tuple[float, Note]]
     tokens_per_s: float
-    final_loss: float
     start_s: float
     seconds: float
     resident_bytes: dict[str, int]
+
+    @property
+    def final_loss(self) -> float:
+        """Mean loss of the last step."""
+        return self.proof.reference.losses[-1]
 
     def count(self, kind: NoteKind) -> int:
         """How often something happened."""
@@ -173,70 +160,26 @@ def run_live(
     """
     began_s = time.monotonic()
     corpus = config.setup.corpus()
-    order = config.setup.order(corpus)
     config.folder.mkdir(parents=True)
     run = _Run(config, watch)
     with Children(config.folder) as children:
         run.supervise(children, began_s)
     notes = list(replay(run.coordinator))
     copies = [load_checkpoint(path) for path in sorted(config.folder.glob("final-site-*"))]
-    version = max(copy.version for copy in copies)
-    found = audit(read_journals(config.folder), version, config.setup.model.layers)
-    expected = Counter(
-        sample
-        for micro_batch in range(config.settings.micro_batch_limit)
-        for sample in order.sample_ids(micro_batch)
-    )
-    lost, doubled = found.lost_and_doubled(expected)
-    reference = train_reference(
-        config.setup.model,
-        config.setup.optimizer,
-        corpus,
-        order,
-        found.micro_batches,
-        config.setup.seed,
-    )
+    journals = [
+        read_journal(path) for path in sorted(config.folder.glob("site-*-incarnation-*.jsonl"))
+    ]
+    proof = prove(config.setup, config.settings.micro_batch_limit, copies, journals)
     opened_s = next(s for s, note in notes if note.kind is NoteKind.STEP_OPENED)
-    tokens = sum(int(corpus.lengths[sample]) * n for sample, n in found.samples.items())
-    weights, error, differing = _compare(copies, version, reference.weights)
+    tokens = sum(int(corpus.lengths[s]) * times for s, times in proof.audit.samples.items())
     return LiveResult(
-        weights=weights,
-        reference=reference,
-        weights_rel_error=error,
-        copies_differ=differing,
-        audit=found,
-        samples_lost=lost,
-        samples_doubled=doubled,
+        proof=proof,
         notes=notes,
         tokens_per_s=tokens / (notes[-1][0] - opened_s),
-        final_loss=reference.losses[-1],
         start_s=run.first_step_s - began_s,
         seconds=time.monotonic() - began_s,
         resident_bytes=run.resident_bytes,
     )
-
-
-def read_journals(folder: Path) -> list[list[dict[str, object]]]:
-    """The journals of all incarnations of all sites."""
-    return [read_journal(path) for path in sorted(folder.glob("site-*-incarnation-*.jsonl"))]
-
-
-def _compare(
-    copies: Iterable[Checkpoint], version: int, reference: Mapping[str, Tensor]
-) -> tuple[dict[str, Tensor], float, list[int]]:
-    """Weights put together, the worst relative error of the sites' copies, stages that differ.
-
-    Each copy of a stage replaces the others once, so that every copy is compared.
-    """
-    weights: dict[str, Tensor] = {}
-    differing: set[int] = set()
-    parts = [copy for copy in copies if copy.version == version]
-    for part in parts:
-        for name, tensor in part.weights.items():
-            if not torch.equal(weights.setdefault(name, tensor), tensor):
-                differing.add(part.layers[0])
-    error = max(weights_relative_error({**weights, **part.weights}, reference) for part in parts)
-    return weights, error, sorted(differing)
 
 
 class _Run:
@@ -317,7 +260,6 @@ class _Run:
             coordinator=(config.folder / "coordinator.address").read_text(),
             setup=config.setup,
             settings=SiteSettings(
-                window=config.settings.window,
                 retry_s=1.0,
                 grace_s=0.5,
                 checkpoints=config.folder / "checkpoints",

@@ -194,8 +194,11 @@ class Relocation:
 
     def on_total(self, total: Total, tensors: Gradients) -> bool:
         """Keep a slice of another stage's total for the layers on their way in."""
-        wanted = {n for i in self._all_incoming() for n in self._names(i)} & {
-            name for name, _ in total.entries
+        wanted = {
+            name
+            for incoming in self._all_incoming()
+            if incoming.copy.stage == total.stage
+            for name in self._names(incoming)
         }
         if not matches_digest(total, tensors, wanted):
             self._journal.write("fault", of="total digest", step=total.step)
@@ -205,9 +208,13 @@ class Relocation:
         return True
 
     def update(self, apply: Apply) -> None:
-        """Queue an update of the copied layers."""
-        self._updates.append(apply)
-        self._advance()
+        """Queue an update of the copied layers; one that their snapshot contains is left out."""
+        if any(
+            incoming.copy.stage == apply.stage and incoming.copy.model_version < apply.model_version
+            for incoming in self._all_incoming()
+        ):
+            self._updates.append(apply)
+            self._advance()
 
     def caught_up(self, layout_epoch: int, model_version: int) -> bool:
         """Whether every copy for a layout is at this version."""
@@ -224,6 +231,11 @@ class Relocation:
     def receiving(self) -> bool:
         """Whether layers are on their way in or wait for their ``Install``."""
         return bool(self._incoming)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all layers on their way in have arrived and only totals follow."""
+        return self._done >= self._incoming.keys()
 
     def abort(self, layout_epoch: int) -> None:
         """Free snapshots and copies of a layout."""
@@ -252,7 +264,7 @@ class Relocation:
             for incoming in self._all_incoming():
                 layers = incoming.layers
                 assert layers is not None
-                if set(layers.names()) <= kept[1].keys():
+                if incoming.copy.stage == apply.stage:
                     layers.apply(kept[1], apply.samples, apply.squared_norm)
                     layers.version = apply.model_version
             del self._updates[0], self._totals[apply.step, apply.stage]

@@ -18,6 +18,7 @@ from torch import Tensor
 from ranloom.training.checkpoint import Checkpoint, load_stages, save_checkpoint, stage_path
 from ranloom.training.messages import (
     FROM_DATA,
+    NOT_YET,
     AbortLayout,
     Applied,
     Apply,
@@ -41,7 +42,7 @@ from ranloom.training.messages import (
     WeightsFrom,
     WriteCheckpoint,
 )
-from ranloom.training.runtime.exchange import Exchange, Send
+from ranloom.training.runtime.exchange import Answer, Exchange, Send
 from ranloom.training.runtime.journal import Journal
 from ranloom.training.runtime.peer_messages import (
     Ack,
@@ -76,13 +77,11 @@ class SiteSettings:
     """How a site works.
 
     Args:
-        window: unmerged gradients that it holds before it starts no further backward task.
         retry_s: time after which an unanswered message to another site is repeated.
         grace_s: time for which a question about unknown work is parked.
         checkpoints: folder of the checkpoints, shared by all sites.
     """
 
-    window: int
     retry_s: float
     grace_s: float
     checkpoints: Path
@@ -114,10 +113,12 @@ class Running:
 
 @dataclass
 class _Held:
-    """An unmerged gradient and the samples it was computed from."""
+    """An unmerged gradient, the attempt that made it and the samples it was computed from."""
 
+    token: Token
     gradients: Gradients
     samples: tuple[int, ...]
+    loss: float
 
 
 @dataclass
@@ -130,7 +131,8 @@ class _Books:
     worker: StageWorker
     sums: StageSums
     tasks: dict[TaskKey, StageTask] = field(default_factory=dict)
-    held: dict[tuple[TaskKey, Token], _Held] = field(default_factory=dict)
+    held: dict[TaskKey, _Held] = field(default_factory=dict)
+    done: dict[TaskKey, Token] = field(default_factory=dict)
 
 
 class Site:
@@ -167,6 +169,7 @@ class Site:
         self._exchange = Exchange(send, settings.retry_s, settings.grace_s)
         self._relocation = self._new_relocation()
         self._actions: deque[Any] = deque()
+        self._running: Running | None = None
 
     # --- facts for the driver ---
 
@@ -179,6 +182,12 @@ class Site:
     def stage(self) -> int:
         """The stage that the site holds, -1 for none."""
         return self._books.stage if self._books is not None else -1
+
+    @property
+    def holds_work(self) -> bool:
+        """Whether the site holds gradients that no other site has."""
+        books = self._books
+        return books is not None and bool(books.held or books.sums.partial)
 
     # --- from the coordinator ---
 
@@ -217,12 +226,16 @@ class Site:
                 self._relocation.abort(action.layout_epoch)
             case RequestInventory():
                 self._report(self._inventory())
-            case Apply() if self._books is None or action.stage != self._books.stage:
+            case Apply() if not self._is_own(action):
                 self._relocation.update(action)
             case _ if self._books is None:
                 raise ProtocolError(f"{type(action).__name__} for a site that holds no stage")
             case _:
                 self._act_on_books(action, self._books, now_s)
+
+    def _is_own(self, apply: Apply) -> bool:
+        """Whether an update is for the stage held, not for layers on their way in."""
+        return self._books is not None and self._books.stage == apply.stage
 
     def _act_on_books(self, action: Any, books: _Books, now_s: float) -> None:
         match action:
@@ -233,9 +246,8 @@ class Site:
             case Merge():
                 self._merge(action, books)
             case Release():
-                places = [(action.step, number) for number in action.micro_batches]
-                self._exchange.release(places)
-                books.worker.evict(places)
+                for number in action.micro_batches:
+                    self._free(TaskKey(action.step, number, books.stage), books)
             case Reduce():
                 books.sums.start(action, now_s)
             case Apply():
@@ -311,23 +323,53 @@ class Site:
         if outdated or key.stage != books.stage:
             self._journal.write("outdated_assign", step=key.step, micro_batch=key.micro_batch)
             return
-        has_output = (key, Direction.FORWARD) in self._exchange.outputs
         task = books.tasks.get(key)
         if task is None:
             task = books.tasks[key] = StageTask(assign, False, False)
         task.assign = assign
-        task.forward_open = assign.forward and not has_output
-        task.backward_open = assign.backward
-        if assign.forward and has_output:
+        task.forward_open = assign.forward
+        task.backward_open = assign.backward and books.done.get(key) != assign.token
+        held = books.held.get(key)
+        if task.backward_open and assign.keep_gradient and held is not None:
+            # The same work under a new token: its gradient is the same.
+            held.token = assign.token
+            self._finish_backward(task, books, 0.0, held.loss)
+        if assign.forward and (key, Direction.FORWARD) in self._exchange.outputs:
+            task.forward_open = False
             self._completed(task, Direction.FORWARD, 0.0, 0.0)
-        keeps = books.worker.keeps(key.step, key.micro_batch)
-        if assign.activation_from >= 0 and (
-            task.forward_open or (task.backward_open and not keeps)
-        ):
-            self._want(task, key.stage - 1, Direction.FORWARD, assign.activation_from, now_s)
-        if assign.gradient_from >= 0 and task.backward_open:
-            self._want(task, key.stage + 1, Direction.BACKWARD, assign.gradient_from, now_s)
         self._close_if_done(task, books)
+        if key in books.tasks:
+            self._fetch(task, books, now_s)
+
+    def _fetch(self, task: StageTask, books: _Books, now_s: float) -> None:
+        """Ask for the inputs that a task still needs, at the producers named now."""
+        key, assign = task.key, task.assign
+        under_way = self._running is not None and self._running.task is task
+        keeps = under_way or books.worker.keeps(key.step, key.micro_batch)
+        if task.forward_open or (task.backward_open and not keeps):
+            if assign.activation_from >= 0:
+                self._want(task, key.stage - 1, Direction.FORWARD, assign.activation_from, now_s)
+            elif assign.activation_from == NOT_YET and not task.forward_open:
+                self._report_lost_activation(task)
+        if task.backward_open and assign.gradient_from >= 0:
+            self._want(task, key.stage + 1, Direction.BACKWARD, assign.gradient_from, now_s)
+
+    def _report_lost_activation(self, task: StageTask) -> None:
+        """A backward task relies on activations that are not kept here (any more)."""
+        if (_neighbour(task.key, task.key.stage - 1), Direction.FORWARD) in self._exchange.inputs:
+            return
+        what = (task.key, task.assign.token, Direction.FORWARD, self.site)
+        self._report(InputMissing(self.site, self.incarnation, *what))
+
+    def evict(self, now_s: float) -> None:
+        """Memory is wanted elsewhere: give up kept activations, retained outputs and inputs."""
+        books = self._books
+        if books is None:
+            return
+        books.worker.evict()
+        self._exchange.evict()
+        for task in list(books.tasks.values()):
+            self._fetch(task, books, now_s)
 
     def _want(
         self, task: StageTask, stage: int, direction: Direction, source: int, now_s: float
@@ -338,7 +380,9 @@ class Site:
 
     def _discard(self, discard: Discard, books: _Books) -> None:
         key = discard.key
-        books.held.pop((key, discard.token), None)
+        held = books.held.get(key)
+        if held is not None and held.token == discard.token:
+            del books.held[key]
         task = books.tasks.get(key)
         if task is not None and task.assign.token == discard.token:
             self._drop_task(task, books)
@@ -350,20 +394,28 @@ class Site:
         self._exchange.forget_input((_neighbour(key, key.stage - 1), Direction.FORWARD))
         self._exchange.forget_input((_neighbour(key, key.stage + 1), Direction.BACKWARD))
 
+    def _free(self, key: TaskKey, books: _Books) -> None:
+        """A micro-batch is complete: nothing of it is needed but its gradient."""
+        if key in books.tasks:
+            self._drop_task(books.tasks[key], books)
+        books.done.pop(key, None)
+        books.worker.evict([(key.step, key.micro_batch)])
+        self._exchange.release([(key.step, key.micro_batch)])
+
     def _merge(self, merge: Merge, books: _Books) -> None:
         key = merge.key
-        place = [(key.step, key.micro_batch)]
-        self._exchange.release(place)
-        books.worker.evict(place)
-        held = books.held.pop((key, merge.token), None)
-        if held is not None:
-            books.sums.merge(key.step, key.micro_batch, held.gradients, held.samples)
-        elif key.micro_batch not in books.sums.manifest(key.step).micro_batches:
-            self._journal.write("fault", of="merge without gradient", step=key.step)
+        if key.micro_batch in books.sums.manifest(key.step).micro_batches:
+            return
+        held = books.held.pop(key, None)
+        if held is None or held.token != merge.token:
+            raise ProtocolError(f"no gradient of {key} under {merge.token}")
+        books.sums.merge(key.step, key.micro_batch, held.gradients, held.samples)
+        self._free(key, books)
 
     def _apply(self, apply: Apply, books: _Books) -> None:
         layers = books.layers
-        if layers.version < apply.model_version:
+        current = (books.layout_epoch, layers.version)
+        if current == (apply.token.layout_epoch, apply.token.model_version):
             kept = books.sums.totals.get((apply.step, apply.stage))
             if kept is None or kept.token != apply.token:
                 raise ProtocolError(f"no total of step {apply.step} for {apply.token}")
@@ -393,8 +445,9 @@ class Site:
         books.worker.evict()
         for task in [task for key, task in books.tasks.items() if key.step <= step]:
             self._drop_task(task, books)
-        for key, token in [place for place in books.held if place[0].step <= step]:
-            del books.held[key, token]
+        for ended in (books.held, books.done):
+            for key in [key for key in ended if key.step <= step]:
+                del ended[key]
 
     def _write_checkpoint(self, write: WriteCheckpoint, books: _Books) -> None:
         layers = books.layers
@@ -425,7 +478,7 @@ class Site:
             self.incarnation,
             books.layout_epoch,
             books.layers.version,
-            tuple(sorted(books.held)),
+            tuple(sorted((key, held.token) for key, held in books.held.items())),
             books.sums.manifest(step).micro_batches,
             step,
             tuple(sorted(self._exchange.outputs)),
@@ -484,7 +537,8 @@ class Site:
         if not self._relocation.receiving or not self._relocation.on_total(message, tensors):
             return
         place = (message.step, message.stage, message.token)
-        self._report(TotalHeld(self.site, self.incarnation, *place, message.digest))
+        if self._relocation.complete:
+            self._report(TotalHeld(self.site, self.incarnation, *place, message.digest))
         self._send(sender, Ack(Pushed.TOTAL, *place), {})
 
     def _report_missing(self, message: Missing, source: int) -> None:
@@ -506,21 +560,23 @@ class Site:
 
     def settle(self, now_s: float) -> None:
         """Repeat what was not answered, answer what cannot be answered otherwise."""
-        self._exchange.settle(self._will_make, now_s)
+        self._exchange.settle(self._answer_to, now_s)
         self._relocation.settle(now_s)
         if self._books is not None:
             self._books.sums.settle(now_s)
 
-    def _will_make(self, fetch: Fetch) -> bool:
+    def _answer_to(self, fetch: Fetch) -> Answer:
         books = self._books
-        if books is None:
-            return False
-        if fetch.layout_epoch > books.layout_epoch or fetch.model_version > books.layers.version:
-            return True
+        wanted = (fetch.model_version, fetch.layout_epoch)
+        if books is None or wanted < (books.layers.version, books.layout_epoch):
+            return Answer.NEVER
+        if wanted > (books.layers.version, books.layout_epoch):
+            return Answer.LATER
         task = books.tasks.get(fetch.key)
         if task is None:
-            return False
-        return task.forward_open if fetch.direction is Direction.FORWARD else task.backward_open
+            return Answer.UNKNOWN
+        is_open = (task.forward_open, task.backward_open)[fetch.direction]
+        return Answer.LATER if is_open else Answer.UNKNOWN
 
     # --- work ---
 
@@ -561,13 +617,13 @@ class Site:
             and not task.forward_open
             and has_gradient
             and (has_activation or books.worker.keeps(key.step, key.micro_batch))
-            and (books.stage == 0 or len(books.held) < self._settings.window)
         )
 
     def compute(self, running: Running) -> None:
         """Execute a task; the result shows only with ``complete``."""
         books = self._books
         assert books is not None
+        self._running = running
         key = running.task.key
         entering = self._exchange.inputs.get((_neighbour(key, key.stage - 1), Direction.FORWARD))
         if running.direction is Direction.FORWARD:
@@ -585,6 +641,7 @@ class Site:
             seconds: time that it occupied the site.
         """
         books, task, key = self._books, running.task, running.task.key
+        self._running = None
         if books is None or books.tasks.get(key) is not task:
             return
         self._journal.write(
@@ -597,21 +654,25 @@ class Site:
             direction=running.direction.name.lower(),
             seconds=seconds,
         )
-        loss = 0.0
         if running.output is not None:
             task.forward_open = False
             self._exchange.retain((key, Direction.FORWARD), running.output)
+            self._completed(task, Direction.FORWARD, seconds, 0.0)
         if running.backward is not None:
-            task.backward_open = False
-            loss = running.backward.loss
-            if running.backward.input_gradient is not None:
-                self._exchange.retain((key, Direction.BACKWARD), running.backward.input_gradient)
+            result = running.backward
+            if result.input_gradient is not None:
+                self._exchange.retain((key, Direction.BACKWARD), result.input_gradient)
             if task.assign.keep_gradient:
                 samples = self._workload.order.sample_ids(key.micro_batch)
-                held = _Held(running.backward.gradients, samples)
-                books.held[key, task.assign.token] = held
-        self._completed(task, running.direction, seconds, loss)
+                token = task.assign.token
+                books.held[key] = _Held(token, result.gradients, samples, result.loss)
+            self._finish_backward(task, books, seconds, result.loss)
         self._close_if_done(task, books)
+
+    def _finish_backward(self, task: StageTask, books: _Books, seconds: float, loss: float) -> None:
+        task.backward_open = False
+        books.done[task.key] = task.assign.token
+        self._completed(task, Direction.BACKWARD, seconds, loss)
 
     def _completed(
         self, task: StageTask, direction: Direction, seconds: float, loss: float
@@ -631,7 +692,7 @@ class Site:
     def _close_if_done(self, task: StageTask, books: _Books) -> None:
         if task.forward_open or task.backward_open:
             return
-        # The forward pass of a later backward task may still come: its activations stay.
+        # Activations stay: the backward task may come with a later Assign.
         del books.tasks[task.key]
 
     def _new_relocation(self) -> Relocation:

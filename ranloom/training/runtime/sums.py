@@ -26,6 +26,7 @@ from ranloom.training.tokens import Token
 
 StepStage = tuple[int, int]
 _EARLY_LIMIT = 256
+_COPY_LAG_STEPS = 32
 
 
 @dataclass
@@ -61,6 +62,7 @@ class _Push:
     message: Any
     tensors: dict[str, Tensor]
     sent_at_s: float
+    to_copy: bool
 
 
 class StageSums:
@@ -253,7 +255,12 @@ class StageSums:
             del self.partial[old]
         self._early = {key: v for key, v in self._early.items() if key[0] > step}
         self._early_tied = {key: v for key, v in self._early_tied.items() if key[0] > step}
-        self._pushes = {key: v for key, v in self._pushes.items() if key[2] > step}
+        # A site that copies layers may be behind; it needs the totals of ended steps, too.
+        self._pushes = {
+            key: push
+            for key, push in self._pushes.items()
+            if key[2] > step or (push.to_copy and key[2] > step - _COPY_LAG_STEPS)
+        }
 
     def _drop_round(self, place: StepStage) -> None:
         if self._rounds.pop(place, None) is not None:
@@ -263,6 +270,9 @@ class StageSums:
         reduce = current.reduce
         children = [parts[0].site for parts in reduce.children]
         if current.done or any(child not in current.sums for child in children):
+            return
+        if self.manifest(reduce.step) != reduce.part:
+            # Something was merged since: this reduction is void, another one will come.
             return
         if current.summed is None:
             current.summed = self._own_sum(reduce.step)
@@ -339,11 +349,19 @@ class StageSums:
         for recipient in reduce.recipients:
             wanted = self._layers.names_within(recipient.first_layer, recipient.end_layer)
             tensors = {name: total[name] for name in wanted}
-            self._push(recipient.site, Pushed.TOTAL, message, tensors)
+            to_copy = recipient.first_layer >= 0
+            self._push(recipient.site, Pushed.TOTAL, message, tensors, to_copy)
 
-    def _push(self, to: int, pushed: Pushed, message: Any, tensors: dict[str, Tensor]) -> None:
+    def _push(
+        self,
+        to: int,
+        pushed: Pushed,
+        message: Any,
+        tensors: dict[str, Tensor],
+        to_copy: bool = False,
+    ) -> None:
         key = (to, pushed, message.step, message.stage, message.token)
-        self._pushes[key] = _Push(message, tensors, self._now_s)
+        self._pushes[key] = _Push(message, tensors, self._now_s, to_copy)
         self._send(to, message, tensors)
 
     def _acknowledge(self, to: int, pushed: Pushed, step: int, stage: int, token: Token) -> None:
