@@ -138,8 +138,8 @@ def _fault(stage: Stage, schema: Mapping[str, Any], error: ErrorDetails) -> Faul
     if error["type"] == "missing":
         return Fault(where, ABSENT, describe(schema, _node(schema, loc)))
     if error["type"] == "extra_forbidden":
-        siblings = _node(schema, loc[:-1]).get("properties", {})
-        return Fault(where, UNKNOWN, _suggest(str(loc[-1]), tuple(siblings)))
+        siblings = [key for key in _node(schema, loc[:-1]).get("properties", {}) if key != "base"]
+        return Fault(where, UNKNOWN, _suggest(str(loc[-1]), siblings))
     if error["type"] in ("value_error", "assertion_error"):
         allowed = error["msg"].split(", ", 1)[-1]
         return Fault(where, error["input"], _first_line(allowed))

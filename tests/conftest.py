@@ -10,6 +10,26 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Runs at the start of every Python process of the chain: notes connections that leave the machine.
+GUARD = """\
+import sys
+
+
+def note(event, arguments):
+    if event == "socket.connect" and isinstance(arguments[1], tuple):
+        address = str(arguments[1][0])
+    elif event == "socket.getaddrinfo":
+        address = str(arguments[0])
+    else:
+        return
+    if address not in ("127.0.0.1", "::1", "localhost", "None", "0.0.0.0"):
+        with open({calls!r}, "a") as stream:
+            stream.write(" ".join(sys.argv) + " " + address + "\\n")
+
+
+sys.addaudithook(note)
+"""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests over the whole chain share one worker, so that the chain runs once."""
@@ -42,10 +62,12 @@ class Chain:
     Args:
         place: root of its workspace, with ``params.yaml``, ``dvc.lock`` and ``outs/``.
         store: folder of its MLflow store.
+        calls: file with one line for each attempt to reach another machine.
     """
 
     place: Path
     store: Path
+    calls: Path
 
     @property
     def outs(self) -> Path:
@@ -69,10 +91,14 @@ def quick_chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
     own = config.replace(str(ROOT / ".dvc" / "cache"), str(folder / "cache"))
     (place / ".dvc" / "config").write_text(own, encoding="utf-8")
     assert check(place, registry, InputError) == []
-    chain = Chain(place, folder / "mlruns")
+    chain = Chain(place, folder / "mlruns", folder / "calls")
+    chain.calls.touch()
+    (folder / "guard").mkdir()
+    (folder / "guard" / "sitecustomize.py").write_text(GUARD.format(calls=str(chain.calls)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RANLOOM_STORE", str(chain.store))
         patch.delenv("RANLOOM_TRACKING", raising=False)
+        patch.setenv("PYTHONPATH", str(folder / "guard"))
         patch.setenv("DVC_SITE_CACHE_DIR", str(folder / "site"))
         outcome = dvc.repro(place)
     assert outcome == dvc.Outcome(0, ())

@@ -94,6 +94,11 @@ def test_a_second_run_does_nothing(quick_chain) -> None:
     assert "Running stage" not in repro(quick_chain.place)
 
 
+def test_nothing_reached_the_network(quick_chain) -> None:
+    """Neither the stages nor DVC and MLflow around them."""
+    assert quick_chain.calls.read_text() == ""
+
+
 @pytest.mark.parametrize("name", REGISTRY)
 def test_a_stage_wrote_what_it_declares(name: str, quick_chain) -> None:
     folder = quick_chain.outs / name

@@ -105,6 +105,10 @@ def test_a_stage_sees_its_block_and_its_base_values() -> None:
         ),
         ({"limit": 0}, "limit: 0 is not usable; integer at least 1 or null (limit, or none)"),
         ({"secondz": 4}, "secondz: unknown key; did you mean 'seconds'?"),
+        (
+            {"zzz": 4},
+            "zzz: unknown key; known here: seconds, step, on, mode, taps, limit, ramps",
+        ),
         ({"ramps": {"a": {"low": 0.1}}}, "ramps.a.high: missing; number from 0 to 1 (end)"),
         (
             {"ramps": {"a": {"low": 0.5, "high": 0.1}}},
