@@ -12,9 +12,10 @@ import numpy.typing as npt
 from ranloom.transport.demands import NS_PER_S, BoolArray, Demands, IntArray
 from ranloom.transport.fluid import no_streams, simulate
 from ranloom.transport.network import Network
-from ranloom.transport.occupancy import Occupancy, Reservation, Seat
+from ranloom.transport.occupancy import Occupancy, Seat
 from ranloom.transport.plan import MISSED, PACKET, WINDOW, Plan, Window, no_segments
 from ranloom.transport.planner import plan_transfers
+from ranloom.transport.reservation import Reservation
 from ranloom.transport.wavelengths import colour_intervals
 from ranloom.transport.windows import Job, WindowRules
 
@@ -78,17 +79,24 @@ def per_ue_packet(demands: Demands, network: Network) -> Plan:
     )
 
 
-def per_ue_static_circuits(demands: Demands, network: Network) -> Plan:
+def per_ue_static_circuits(
+    demands: Demands, network: Network, reservations: tuple[Reservation, ...] = ()
+) -> Plan:
     """Every site gets a circuit for the whole time; its flows use it in order of release.
 
     Sites with most bytes come first; those for which ports or channels run out send packets.
     A circuit is set up before its first flow is released, if the clock allows, and is held
     until its last deadline, or until its last flow has arrived.
+
+    Args:
+        demands: one a UE and round, with the releases that occur.
+        network: their network.
+        reservations: optical use by others.
     """
     pair_of = network.pair_of(demands)
     rules = WindowRules(demands, network, 0)
     size = np.bincount(pair_of, weights=demands.bytes, minlength=len(network.pairs))
-    occupancy = Occupancy(network, np.ones(len(network.pairs), dtype=np.int64))
+    occupancy = Occupancy(network, np.ones(len(network.pairs), dtype=np.int64), reservations)
     held: list[tuple[Job, Seat]] = []
     for pair in np.argsort(-size, kind="stable"):
         rows = np.flatnonzero(pair_of == pair)

@@ -5,8 +5,8 @@ they are points in time, at the earliest deadline of their riders, and may be fr
 transfer rides only in windows whose point lies between its own release and deadline, ports
 at both ends bound how many set-ups fit in front of a point, and the packet layer keeps its
 demand bound. All of it holds for every plan, so the optimum is a bound. Windows are whole,
-so the bound of their number is rounded up, for each part of the packet layer alone: parts
-share nothing but the hub's ports.
+so the bound of their number is rounded up, for each part of the packet layer and each
+stretch of time alone: these share nothing but the hub's ports.
 
 Above a size limit releases are rounded down and deadlines up to a grid and equal transfers
 are merged: a further relaxation that keeps the programme small.
@@ -73,11 +73,20 @@ def lower_bound(
     side = PacketSide(demands, network, network.pair_of(demands))
     setups = 0
     for part in side.parts:
-        alone = _Program(demands.take(part.rows), network, packet, windows, now_ns, most)
-        setups += _count(alone.minimise(alone.lit, missed_bytes=plan.missed_bytes))
+        for rows in _stretches(demands, part.rows):
+            alone = _Program(demands.take(rows), network, packet, windows, now_ns, most)
+            setups += _count(alone.minimise(alone.lit, missed_bytes=plan.missed_bytes))
     setups = max(setups, _count(whole.minimise(whole.lit, missed_bytes=plan.missed_bytes)))
     light = whole.minimise(whole.light, missed_bytes=plan.missed_bytes, least_lit=setups)
     return LowerBound(_bytes(missed), setups, max(0.0, light * (1 - _SLACK)))
+
+
+def _stretches(demands: Demands, rows: IntArray) -> list[IntArray]:
+    """Rows split where everything is due before anything else is released."""
+    rows = rows[np.argsort(demands.release_ns[rows], kind="stable")]
+    due = np.maximum.accumulate(demands.deadline_ns[rows])
+    breaks = np.flatnonzero(demands.release_ns[rows[1:]] >= due[:-1]) + 1
+    return np.split(rows, breaks)
 
 
 def _bytes(gbit: float) -> int:

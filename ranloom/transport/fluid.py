@@ -320,8 +320,7 @@ def no_streams() -> Streams:
 
 
 def poisson_streams(
-    routes: int,
-    mean_gbps: float,
+    mean_gbps: FloatArray,
     *,
     stream_gbps: float,
     mean_s: float,
@@ -331,22 +330,22 @@ def poisson_streams(
     """Streams that arrive as Poisson processes and last exponentially long, in steady state.
 
     Args:
-        routes: number of routes; each gets its own process.
-        mean_gbps: mean offered rate of each route.
+        mean_gbps: [routes] mean offered rate of each route.
         stream_gbps: rate of one stream.
         mean_s: mean duration.
         horizon_s: arrivals stop then.
         rng: random stream.
     """
-    route, start, end = [], [], []
-    for r in range(routes):
-        there = int(rng.poisson(mean_gbps / stream_gbps))
-        later = int(rng.poisson(mean_gbps / stream_gbps * horizon_s / mean_s))
-        begins = np.concatenate([np.zeros(there), rng.uniform(0.0, horizon_s, later)])
-        route.append(np.full(there + later, r, dtype=np.int64))
-        start.append(begins)
-        end.append(begins + rng.exponential(mean_s, there + later))
-    return Streams(np.concatenate(route), np.concatenate(start), np.concatenate(end), stream_gbps)
+    there = rng.poisson(mean_gbps / stream_gbps)
+    later = rng.poisson(mean_gbps / stream_gbps * horizon_s / mean_s)
+    count = there + later
+    total = int(count.sum())
+    route = np.repeat(np.arange(len(mean_gbps)), count)
+    start = rng.uniform(0.0, horizon_s, total)
+    # The first ones of each route run already; what is left of them is exponential again.
+    before = np.cumsum(count) - count
+    start[np.arange(total) - before[route] < there[route]] = 0.0
+    return Streams(route, start, start + rng.exponential(mean_s, total), stream_gbps)
 
 
 def simulate(

@@ -14,6 +14,7 @@ from numba import njit
 
 from ranloom.transport.demands import IntArray
 from ranloom.transport.network import Network
+from ranloom.transport.reservation import Reservation
 from ranloom.transport.wavelengths import counting_suffices
 from ranloom.transport.windows import Job
 
@@ -225,25 +226,6 @@ class Seat:
     path: int
     channel: int
     start_ns: int
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """Use of the optical layer by others, which windows must respect.
-
-    Args:
-        nodes: both ends, whose ports it takes; empty where only links are used.
-        links: directed links as (from, to) node names.
-        wavelength: its channel.
-        start_ns: begin of use.
-        end_ns: end of use, guard time included.
-    """
-
-    nodes: tuple[str, ...]
-    links: tuple[tuple[str, str], ...]
-    wavelength: int
-    start_ns: int
-    end_ns: int
 
 
 class Occupancy:

@@ -14,8 +14,9 @@ import numpy as np
 from ranloom.transport.demands import BoolArray, Demands, IntArray
 from ranloom.transport.local_search import improve
 from ranloom.transport.network import Network
-from ranloom.transport.occupancy import Reservation, Seat
+from ranloom.transport.occupancy import Seat
 from ranloom.transport.plan import PACKET, Plan
+from ranloom.transport.reservation import Reservation
 from ranloom.transport.state import PlanState
 from ranloom.transport.windows import Job, orders
 

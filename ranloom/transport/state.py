@@ -8,9 +8,10 @@ import numpy as np
 
 from ranloom.transport.demands import BoolArray, Demands, IntArray
 from ranloom.transport.network import Network
-from ranloom.transport.occupancy import Occupancy, Reservation, Seat
+from ranloom.transport.occupancy import Occupancy, Seat
 from ranloom.transport.packet_side import PacketSide
 from ranloom.transport.plan import MISSED, PACKET, WINDOW, Plan, Window, no_segments
+from ranloom.transport.reservation import Reservation
 from ranloom.transport.wavelengths import colour_intervals
 from ranloom.transport.windows import Job, WindowRules
 

@@ -7,7 +7,7 @@ the topology itself, and recomputes every limit from the settings.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -18,6 +18,7 @@ import numpy as np
 from ranloom.transport.calendar import PATH_SEPARATOR, AssignmentRow, Calendar, WindowRow
 from ranloom.transport.demands import Demands
 from ranloom.transport.network import TransportSettings
+from ranloom.transport.reservation import Reservation
 from ranloom.transport.topology import Topology
 
 #: Rounding of times in the rows: they are whole nanoseconds in double precision.
@@ -52,7 +53,11 @@ class _Demand:
 
 
 def validate(
-    calendar: Calendar, demands: Demands, topology: Topology, settings: TransportSettings
+    calendar: Calendar,
+    demands: Demands,
+    topology: Topology,
+    settings: TransportSettings,
+    reservations: Sequence[Reservation] = (),
 ) -> list[CalendarFault]:
     """All faults of a calendar.
 
@@ -61,11 +66,12 @@ def validate(
         demands: the demands it was made for, with the releases it was planned on.
         topology: the topology.
         settings: set-up and guard time, rates and limits.
+        reservations: optical use by others, which windows must leave alone.
 
     Returns:
         Faults; empty for a calendar that can be carried out.
     """
-    return list(_Check(calendar, demands, topology, settings).faults())
+    return list(_Check(calendar, demands, topology, settings, reservations).faults())
 
 
 class _Check:
@@ -75,8 +81,10 @@ class _Check:
         demands: Demands,
         topology: Topology,
         settings: TransportSettings,
+        reservations: Sequence[Reservation],
     ) -> None:
         self.calendar = calendar
+        self.reservations = reservations
         self.graph = topology.graph
         self.settings = settings
         self.demands = {
@@ -216,8 +224,12 @@ class _Check:
                 by_node[node].append(window)
         for node, windows in by_node.items():
             ports = self.settings.hub_ports if node in ends else self.settings.site_ports
-            bare = _most_at_once((w.start_s, w.end_s) for w in windows)
-            guarded = _most_at_once((w.start_s, w.end_s + self.settings.guard_s) for w in windows)
+            others = [
+                (r.start_ns / 1e9, r.end_ns / 1e9) for r in self.reservations if node in r.nodes
+            ]
+            rest_s = self.settings.guard_s
+            bare = _most_at_once([*others, *((w.start_s, w.end_s) for w in windows)])
+            guarded = _most_at_once([*others, *((w.start_s, w.end_s + rest_s) for w in windows)])
             if bare > ports:
                 yield CalendarFault("port", f"node {node}", f"{bare} windows on {ports} ports")
             elif guarded > ports:
@@ -244,6 +256,23 @@ class _Check:
                         "guard", f"window {window.window_id}", f"channel {channel} reused early"
                     )
                 busy_until = max(busy_until, window.end_s)
+
+        yield from self._others(by_channel)
+
+    def _others(
+        self, by_channel: Mapping[tuple[tuple[str, str], int], list[WindowRow]]
+    ) -> Iterator[CalendarFault]:
+        for reservation in self.reservations:
+            start, end = reservation.start_ns / 1e9, reservation.end_ns / 1e9
+            for link in reservation.links:
+                for window in by_channel.get((link, reservation.wavelength), ()):
+                    free_s = window.end_s + self.settings.guard_s
+                    if window.start_s < end - _TIME_S and free_s > start + _TIME_S:
+                        yield CalendarFault(
+                            "wavelength",
+                            f"window {window.window_id}",
+                            f"channel {reservation.wavelength} is reserved on {link[0]}-{link[1]}",
+                        )
 
     # Packets
 
