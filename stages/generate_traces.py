@@ -42,6 +42,7 @@ from stages._cell import BLER_PATH, Base, cell_config, load_model
 
 _STREAM = 30  # child of the seed that belongs to this stage
 MACRO = "macro"
+TIMELINES = ("scenario_2", "scenario_2_scaled")  # scenarios shown slot by slot, as in Fig. 10
 
 
 class TableTenParams(StageParams):
@@ -204,7 +205,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     k_us_sm = model.plant_config.k_us_sm
     for scenario in build_scenarios(params, inputs.path("source")):
         cell = wide if scenario.name == "wideband" else model
-        traced = scenario.name == "scenario_2"
+        traced = scenario.name in TIMELINES
         length = cell.config.ul_slots_in(scenario.duration_us) if traced else 0
         runs = run_controllers(cell, scenario, specs, seed, trace=(0, length))
         _collect(collected, cell, scenario, runs, 1)
@@ -423,15 +424,15 @@ STAGE = Stage(
             "timeline",
             x="ul_slot",
             y="reserved_sm",
-            title="Reservation of noctrl, scenario 2",
-            where={"controller": REFERENCE},
+            title="Reservation of noctrl, scenario 2 scaled",
+            where={"scenario": "scenario_2_scaled", "controller": REFERENCE},
         ),
         Plot(
             "timeline",
             x="ul_slot",
             y="reserved_sm",
-            title="Reservation of weaver, scenario 2",
-            where={"controller": "weaver"},
+            title="Reservation of weaver, scenario 2 scaled",
+            where={"scenario": "scenario_2_scaled", "controller": "weaver"},
         ),
     ),
     check=check,

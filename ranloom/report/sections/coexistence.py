@@ -8,8 +8,10 @@ from matplotlib.figure import Figure
 from ranloom.report import style
 from ranloom.report.data import ReportData
 from ranloom.report.page import Grid, Picture, Section
+from ranloom.report.sections.uplink import short
 
-SCENARIOS = ("scenario_1", "scenario_2")
+SCENARIOS = ("scenario_1", "scenario_1_scaled", "scenario_2", "scenario_2_scaled", "stress")
+COMPARED = ("scenario_1_scaled", "scenario_2_scaled")  # where the partition changes often
 
 
 def section(data: ReportData) -> Section:
@@ -70,7 +72,7 @@ def _bars(data: ReportData) -> Figure:
                 color=style.colour(controller),
                 label=style.title(controller),
             )
-        axes.set_xticks(range(len(SCENARIOS)), [s.replace("_", " ") for s in SCENARIOS])
+        axes.set_xticks(range(len(SCENARIOS)), [short(s) for s in SCENARIOS], fontsize=7)
         axes.set_title(label)
         axes.grid(visible=False, axis="x")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
@@ -81,8 +83,8 @@ def _mechanisms(data: ReportData) -> Figure:
     columns = data.table("replay_spare.coexistence", controller="weaver", workload="training_step")
     mechanisms = list(dict.fromkeys(columns["mechanism"][columns["scenario"] != "macro"]))
     figure = Figure(figsize=(9, 2.6))
-    panels = figure.subplots(1, len(SCENARIOS), sharey=True)
-    for axes, scenario in zip(panels, SCENARIOS, strict=True):
+    panels = figure.subplots(1, len(COMPARED), sharey=True)
+    for axes, scenario in zip(panels, COMPARED, strict=True):
         values = [
             float(
                 columns["efficiency_pct"][

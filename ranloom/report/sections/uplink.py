@@ -9,7 +9,15 @@ from ranloom.report import style
 from ranloom.report.data import ReportData
 from ranloom.report.page import Grid, Picture, Section
 
-SCENARIOS = ("scenario_1", "scenario_2", "stress")
+SCENARIOS = (
+    "scenario_1",
+    "scenario_1_scaled",
+    "scenario_2",
+    "scenario_2_scaled",
+    "stress",
+    "wideband",
+)
+TIMELINE_SCENARIO = "scenario_2_scaled"  # at the published load weaver never leaves the floor
 _COLUMNS = (
     ("mean_sm", "mean SM"),
     ("transitions", "transitions"),
@@ -39,8 +47,8 @@ def section(data: ReportData) -> Section:
             Picture(
                 "timeline",
                 _timeline(data),
-                "Demand and reservation over 200 slots of scenario 2 (Fig. 10). Ticks mark "
-                "transitions.",
+                "Demand and reservation over 200 uplink slots of scenario 2 at scaled load "
+                "(Fig. 10). Ticks mark transitions.",
             ),
             Picture(
                 "controllers",
@@ -84,19 +92,17 @@ def _verdict(data: ReportData) -> str:
 
 
 def _timeline(data: ReportData) -> Figure:
-    columns = data.table("generate_traces.timeline")
     figure = Figure(figsize=(9, 4))
     panels = figure.subplots(2, 1, sharex=True, sharey=True)
     for axes, controller in zip(panels, ("noctrl", "weaver"), strict=True):
-        keep = columns["controller"] == controller
-        slot, sm = columns["slot"][keep], columns["sm"][keep]
-        order = np.argsort(slot, kind="stable")
-        slot, sm = slot[order] - slot.min(), sm[order]
-        axes.fill_between(slot, sm, step="post", color=style.colour(controller), alpha=0.25, lw=0)
-        axes.step(slot, sm, where="post", color=style.colour(controller), label="reserved")
-        if "demand_sm" in columns:
-            demand = columns["demand_sm"][keep][order]
-            axes.plot(slot, demand, ".", ms=3, color=style.INK, label="demand")
+        columns = data.table(
+            "generate_traces.timeline", scenario=TIMELINE_SCENARIO, controller=controller
+        )
+        slot, sm = columns["ul_slot"] - columns["ul_slot"].min(), columns["reserved_sm"]
+        shade = style.colour(controller)
+        axes.fill_between(slot, sm, step="post", color=shade, alpha=0.25, lw=0)
+        axes.step(slot, sm, where="post", color=shade, label="reserved")
+        axes.plot(slot, columns["demand_sm"], ".", ms=3, color=style.INK, label="demand")
         changes = np.flatnonzero(np.diff(sm)) + 1
         axes.plot(slot[changes], np.full(changes.size, -1.5), "|", ms=7, color=style.RED)
         axes.set(
@@ -104,7 +110,7 @@ def _timeline(data: ReportData) -> Figure:
             ylabel="SM",
         )
     panels[0].legend(loc="upper right", ncols=2)
-    panels[1].set_xlabel("slot (500 us)")
+    panels[1].set_xlabel("uplink slot")
     return figure
 
 
@@ -128,12 +134,18 @@ def _controllers(data: ReportData) -> Figure:
                 color=style.colour(controller),
                 label=style.title(controller),
             )
-        axes.set_xticks(range(len(SCENARIOS)), [s.replace("_", " ") for s in SCENARIOS])
+        axes.set_xticks(range(len(SCENARIOS)), [short(s) for s in SCENARIOS], fontsize=7)
         axes.set_title(label)
         axes.grid(visible=False, axis="x")
     panels[0].set_yscale("symlog", linthresh=10)
+    panels[2].set_yscale("log")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     return figure
+
+
+def short(scenario: str) -> str:
+    """Name of a scenario that fits under an axis."""
+    return scenario.replace("scenario_", "s").replace("_", "\n")
 
 
 def _spare_by_hour(data: ReportData) -> Figure:
