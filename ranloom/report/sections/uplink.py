@@ -78,17 +78,21 @@ def _verdict(data: ReportData) -> str:
         if not {"noctrl", "weaver"} <= runs.keys():
             continue
         ours, theirs = runs["weaver"], runs["noctrl"]
-        fewer = (
-            f"{theirs['transitions'] / ours['transitions']:.1f} times fewer"
-            if ours["transitions"]
-            else f"no transitions instead of {theirs['transitions']}"
-        )
+        change = _change(theirs["transitions"], ours["transitions"])
         more = 100 * (ours["mean_sm"] / theirs["mean_sm"] - 1)
         parts.append(
-            f"{scenario.replace('_', ' ')}: {fewer} at {more:+.1f} % mean SM and "
+            f"{scenario.replace('_', ' ')}: {change} at {more:+.1f} % mean SM and "
             f"{ours['delay_p95_ms'] - theirs['delay_p95_ms']:+.2f} ms p95 delay"
         )
     return "WEAVER against NoCtrl: " + "; ".join(parts) + "."
+
+
+def _change(before: int, after: int) -> str:
+    if not after or not before:
+        return f"{after} transitions instead of {before}"
+    if after <= before:
+        return f"{before / after:.1f} times fewer transitions"
+    return f"{after / before:.1f} times more transitions"
 
 
 def _timeline(data: ReportData) -> Figure:
