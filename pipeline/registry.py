@@ -160,8 +160,23 @@ class Registry(Mapping[str, Stage]):
                 if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
                     yield f"{at}: {path} must lie in the repository"
             case FromParam(key):
-                if not _is_parameter(stage, key):
-                    yield f"{at}: {key!r} is no parameter of stage {stage.name}"
+                if not self._is_parameter(key, stage):
+                    yield f"{at}: {key!r} is no parameter"
+
+    def _is_parameter(self, key: str, reader: Stage) -> bool:
+        """Whether a dotted key exists: a ``base`` value of the reader, or in any stage's block."""
+        block, *path = key.split(".")
+        if block == "base":
+            model: object = base_model(reader)
+        else:
+            model = self[block].params if block in self else None
+        for part in path:
+            if not (isinstance(model, type) and issubclass(model, StageParams)):
+                return False
+            if part not in model.model_fields:
+                return False
+            model = model.model_fields[part].annotation
+        return bool(path)
 
 
 def upstream(stage: Stage) -> tuple[str, ...]:
@@ -204,20 +219,6 @@ def _table_faults(at: str, table: Table) -> Iterator[str]:
     for column in table.columns:
         if column.type not in COLUMN_TYPES:
             yield f"{at}: column {column.name!r} has the unknown type {column.type!r}"
-
-
-def _is_parameter(stage: Stage, key: str) -> bool:
-    block, *path = key.split(".")
-    if block not in (stage.name, "base") or not path:
-        return False
-    model: object = base_model(stage) if block == "base" else stage.params
-    for part in path:
-        if not (isinstance(model, type) and issubclass(model, StageParams)):
-            return False
-        if part not in model.model_fields:
-            return False
-        model = model.model_fields[part].annotation
-    return True
 
 
 def _default_faults(at: str, model: type[StageParams]) -> Iterator[str]:

@@ -83,7 +83,10 @@ class FromStage:
 
 @dataclass(frozen=True)
 class FromParam:
-    """Input: a user's file or folder, named by a parameter (a templated DVC dep)."""
+    """Input: a user's file or folder, named by a parameter (a templated DVC dep).
+
+    The parameter may stand in the block of another stage that reads the same file.
+    """
 
     key: str
 

@@ -108,10 +108,10 @@ def test_locations() -> None:
         ({"inputs": {"i": MeasuredOf("two")}}, "only report may read what depends on wall time"),
         ({"inputs": {"i": MeasuredOf("two")}}, "stage two measures nothing"),
         ({"inputs": {"i": FromRepo("../x")}}, "must lie in the repository"),
-        ({"inputs": {"i": FromParam("one.pathh")}}, "no parameter of stage one"),
-        ({"inputs": {"i": FromParam("two.path")}}, "no parameter of stage one"),
-        ({"inputs": {"i": FromParam("base.seed")}}, "no parameter of stage one"),
-        ({"inputs": {"i": FromParam("one.path.deep")}}, "no parameter of stage one"),
+        ({"inputs": {"i": FromParam("one.pathh")}}, "is no parameter"),
+        ({"inputs": {"i": FromParam("three.path")}}, "is no parameter"),
+        ({"inputs": {"i": FromParam("base.seed")}}, "is no parameter"),
+        ({"inputs": {"i": FromParam("one.path.deep")}}, "is no parameter"),
         ({"plots": (Plot("u", "x", "y", "p"),)}, "is no table of this stage"),
         ({"plots": (Plot("t", "x", "z", "p"),)}, "t has no column 'z'"),
         ({"plots": (Plot("t", "x", "y", "p", {"k": 1}),)}, "t has no column 'k'"),
@@ -127,8 +127,9 @@ def test_faults_of_a_declaration(changes: dict, fault: str) -> None:
 
 
 def test_parameters_may_name_files() -> None:
-    inputs = {"own": FromParam("one.path"), "shared": FromParam("base.card")}
-    assert Registry([stage(inputs=inputs)]).faults() == []
+    keys = ("one.path", "base.card", "two.path")
+    inputs = {key: FromParam(key) for key in keys}
+    assert Registry([stage(inputs=inputs), stage("two")]).faults() == []
 
 
 def test_discovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
