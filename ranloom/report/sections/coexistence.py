@@ -11,6 +11,7 @@ from ranloom.report.page import Grid, Picture, Section
 from ranloom.report.sections.uplink import short
 
 SCENARIOS = ("scenario_1", "scenario_1_scaled", "scenario_2", "scenario_2_scaled", "stress")
+CONTROLLERS = ("noctrl", "yinyangran", "weaver", "weaver_plus")  # constants stand in the figure
 COMPARED = ("scenario_1_scaled", "scenario_2_scaled")  # where the partition changes often
 
 
@@ -122,7 +123,7 @@ def _table(data: ReportData) -> Grid:
             *(columns[name][i].item() for name, _ in names),
         ]
         for i in range(columns["scenario"].size)
-        if columns["scenario"][i] != "macro"
+        if columns["scenario"][i] in SCENARIOS and columns["controller"][i] in CONTROLLERS
     ]
     header = ["scenario", "controller", "workload", "device", *(label for _, label in names)]
     return Grid(
