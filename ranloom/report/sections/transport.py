@@ -12,7 +12,11 @@ from ranloom.report.data import ReportData
 from ranloom.report.page import Grid, Picture, Section
 
 CALENDARS = ("aggregate_selective", "aggregate_always_window")
-BOUGHT = {"no": "nothing", "speed": "an earlier finish", "deadline": "deadlines met"}
+BOUGHT = {
+    "no": "windows buy nothing",
+    "speed": "windows buy an earlier finish",
+    "deadline": "windows buy deadlines met",
+}
 _COLUMNS = (
     ("missed_bytes", "missed bytes"),
     ("setups", "set-ups"),
