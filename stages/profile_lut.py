@@ -26,8 +26,10 @@ from ranloom.gpu.card import Card, load_card
 from ranloom.gpu.latency import LatencyModel, match_table
 from ranloom.gpu.roofline import decode_point
 from ranloom.ldpc.base_graph import base_graph
+from ranloom.lut.backends import BACKENDS, comparable, read_published_cells
 from ranloom.lut.characterise import Allocation, Characterisation, characterise
-from ranloom.lut.profile import BACKENDS, ProfileRequest, comparable, read_published_cells
+from ranloom.lut.importers import ImportOptions
+from ranloom.lut.profile import ProfileRequest
 from ranloom.lut.table import INFEASIBLE, PROVENANCES, Lut
 from ranloom.nr.segmentation import work_table
 
@@ -46,7 +48,12 @@ class Params(StageParams):
     """Parameters of ``profile_lut``."""
 
     base: Base
-    backend: Literal["model", "published"] = Field(description="where latencies come from")
+    backend: Literal["model", "published", "import"] = Field(
+        description="where latencies come from"
+    )
+    source_path: str = Field(description="profile (CSV) or log, read by backend import only")
+    source_sm: int = Field(ge=1, le=1_000, description="SMs behind a log that does not say it")
+    source_machine: str = Field(description="part of a machine name in a table of several")
     budget_us: float = Field(gt=0, le=10_000, description="latency budget of the table, us")
     percentile: Literal[50, 99] = Field(description="latency percentile that must meet the budget")
     mcs_table: Literal[1, 2, 3] = Field(description="38.214 tables 5.1.3.1-1, -2, -3")
@@ -76,7 +83,7 @@ class Params(StageParams):
         return LatencyModel(self.a_us, self.k_us_sm, self.b_us, self.p99_over_mean)
 
 
-def request(params: Params, card: Card, published: Path) -> ProfileRequest:
+def request(params: Params, card: Card, published: Path, source: Path) -> ProfileRequest:
     """What to profile, from the parameters."""
     work = work_table(
         params.max_prb,
@@ -87,14 +94,23 @@ def request(params: Params, card: Card, published: Path) -> ProfileRequest:
         n_oh=params.n_oh,
     )
     return ProfileRequest(
-        work, card, params.budget_us, params.percentile, params.model(), published
+        work=work,
+        card=card,
+        budget_us=params.budget_us,
+        percentile=params.percentile,
+        model=params.model(),
+        published_path=published,
+        source_path=source,
+        source_options=ImportOptions(
+            params.source_sm, params.p99_over_mean, params.mcs_table, params.source_machine
+        ),
     )
 
 
 def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     """Profile, build the table, characterise."""
     card = load_card(inputs.path("card"))
-    wanted = request(params, card, inputs.path("published"))
+    wanted = request(params, card, inputs.path("published"), inputs.path("source"))
     profile = BACKENDS[params.backend](wanted)
     lut = profile.lut(wanted)
     usage = characterise(
@@ -190,9 +206,9 @@ def check(params: Params, paths: Mapping[str, Path]) -> Iterator[Fault]:
     """Faults of the card, and of what the backend needs of it."""
     try:
         card = load_card(paths["card"])
-        wanted = request(params, card, paths["published"])
-        if params.backend == "published":
-            BACKENDS["published"](wanted)
+        wanted = request(params, card, paths["published"], paths["source"])
+        if params.backend != "model":
+            BACKENDS[params.backend](wanted)
     except InputError as error:
         yield Fault(error.where, error.value, error.allowed)
 
@@ -204,6 +220,7 @@ STAGE = Stage(
     inputs={
         "card": FromParam("base.card"),
         "published": FromRepo("data/published/weaver.yaml"),
+        "source": FromParam("profile_lut.source_path"),
     },
     outputs={
         "latency": Table(

@@ -150,6 +150,10 @@ class Receiver:
         # later versions send parity columns that a first transmission leaves out
         self._all_rows |= redundancy_version != 0
 
+    def quantised(self) -> NDArray[np.int16]:
+        """Decoder input: int16[n_code_blocks, n_columns * Z]."""
+        return self._settings.quantise(self._buffer)
+
     def decode(self) -> tuple[NDArray[np.uint8], bool, NDArray[np.int64]]:
         """Decode what has been received so far.
 
@@ -159,8 +163,7 @@ class Receiver:
         """
         form, blocks = self._form, self._form.segmentation
         rows = form.graph.n_rows if self._all_rows else form.rows_needed
-        quantised = self._settings.quantise(self._buffer)
-        found = decode(quantised, form.graph, blocks.lifting_size, self._settings, rows)
+        found = decode(self.quantised(), form.graph, blocks.lifting_size, self._settings, rows)
         payload = found.words[:, : blocks.payload_bits]
         if blocks.cb_crc_bits:
             payload = payload[:, : -blocks.cb_crc_bits]

@@ -34,7 +34,8 @@ class Cells:
         mcs: int64[n].
         prb: int64[n], at least 1.
         min_sm: int64[n], fewest SMs within the budget, or ``INFEASIBLE``.
-        provenance: int8[n], index into ``PROVENANCES``.
+        provenance: int8[n], index into ``PROVENANCES``; ``ceiling`` for a value that bounds the
+            table without having been profiled.
     """
 
     mcs: NDArray[np.int64]
@@ -139,6 +140,7 @@ class Lut:
         provenance = np.full((n_mcs, width), PROVENANCES.index("ceiling"), dtype=np.int8)
         provenance[cells.mcs, cells.prb] = cells.provenance
         envelope = _envelope(raw)
+        raw[provenance == PROVENANCES.index("ceiling")] = UNPROFILED
         keep = slice(0, carrier_prb + 1)
         return cls(
             min_sm_raw=raw[:, keep].copy(),

@@ -8,7 +8,10 @@ import pytest
 from ranloom.errors import InputError
 from ranloom.gpu.card import load_card
 from ranloom.gpu.latency import LatencyModel
-from ranloom.lut.profile import BACKENDS, ProfileRequest, read_published_cells
+from ranloom.lut.backends import BACKENDS, measured_cells, read_published_cells
+from ranloom.lut.importers import ImportOptions
+from ranloom.lut.measurements import from_cells, write_measurements
+from ranloom.lut.profile import ProfileRequest
 from ranloom.lut.table import INFEASIBLE, PROVENANCES
 from ranloom.nr.segmentation import work_table
 
@@ -22,11 +25,26 @@ def wanted(root):
         percentile=99,
         model=LatencyModel(200.0, 2.332, 0.0084, 1.13),
         published_path=root / "data" / "published" / "weaver.yaml",
+        source_path=root / "none.csv",
+        source_options=ImportOptions(sm=48, p99_over_mean=1.13),
     )
 
 
+@pytest.fixture(scope="module")
+def with_source(wanted, tmp_path_factory):
+    """A profile file of what the model says at some points."""
+    path = tmp_path_factory.mktemp("profile") / "profile.csv"
+    cells = {}
+    for mcs, prb, sm in [(m, p, s) for m in (5, 27) for p in (52, 106, 217) for s in (16, 32, 48)]:
+        p99 = float(wanted.model.p99_us(wanted.work[mcs, prb], sm))
+        cells[mcs, prb, sm] = (p99 / 1.13, p99, 100)
+    write_measurements(path, from_cells(cells, "measured", {"device": "made up"}))
+    return dataclasses.replace(wanted, source_path=path)
+
+
 @pytest.mark.parametrize("name", sorted(BACKENDS))
-def test_every_backend(wanted, name):
+def test_every_backend(with_source, name):
+    wanted = with_source
     profile = BACKENDS[name](wanted)
     again = BACKENDS[name](wanted)
     columns = profile.latencies.to_columns()
@@ -106,3 +124,42 @@ def test_damaged_published_file_is_refused(wanted, tmp_path):
     )
     with pytest.raises(InputError, match="needed: min_sm_lut"):
         read_published_cells(path)
+
+
+def test_import_backend_keeps_measured_points_and_fills_beyond(with_source):
+    profile = BACKENDS["import"](with_source)
+    lut = profile.lut(with_source)
+    kinds = {k: int((lut.provenance[:, 1:] == i).sum()) for i, k in enumerate(PROVENANCES)}
+    assert kinds["measured"] == 6
+    # MCS 28, and more than 217 PRB, lie above every measured point
+    assert kinds["model"] == 273 + 28 * (273 - 217)
+    assert kinds["measured"] + kinds["model"] + kinds["ceiling"] == 29 * 273
+    model = BACKENDS["model"](with_source).lut(with_source)
+    for mcs, prb in [(5, 106), (27, 52), (27, 217)]:
+        # 8 SMs were not measured: 16 is the least that is known
+        assert lut.min_sm_raw[mcs, prb] >= max(16, model.min_sm_raw[mcs, prb])
+    assert lut.lut_sm(20, 60) == lut.lut_sm(27, 106)
+    assert lut.lut_sm(28, 273) is None
+
+
+def test_a_lucky_measurement_makes_no_promise(wanted):
+    cells = {
+        (0, 10, 8): (700.0, 790.0, 50),  # meets the budget, but more SMs do not
+        (0, 10, 16): (700.0, 810.0, 50),
+        (0, 10, 24): (700.0, 780.0, 50),
+        (0, 10, 32): (600.0, 700.0, 50),
+        (1, 10, 48): (900.0, 950.0, 50),
+        (2, 10, 48): (700.0, 800.0, 50),  # exactly the budget
+    }
+    found = measured_cells(from_cells(cells, "measured", {}), wanted)
+    assert found.mcs.tolist() == [0, 1, 2]
+    assert found.min_sm.tolist() == [24, INFEASIBLE, 48]
+
+
+@pytest.mark.parametrize(
+    ("cell", "message"),
+    [((0, 10, 12), "profile: sm: 12"), ((29, 10, 8), r"\(29, 10\)"), ((0, 276, 8), "275 PRB")],
+)
+def test_points_that_do_not_fit_are_refused(wanted, cell, message):
+    with pytest.raises(InputError, match=message):
+        measured_cells(from_cells({cell: (1.0, 2.0, 1)}, "measured", {}), wanted)

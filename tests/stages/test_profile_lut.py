@@ -22,6 +22,7 @@ def paths_of(root, block):
     return {
         "card": root / block["base"]["card"],
         "published": root / "data/published/weaver.yaml",
+        "source": root / block["source_path"],
     }
 
 
