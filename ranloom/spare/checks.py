@@ -1,0 +1,200 @@
+"""Random-projection check that ``C`` really is ``A B`` (WEAVER App. F).
+
+For random signs ``r`` and ``s`` the two sides of ``r^T C s = (A^T r)^T (B s)`` differ by
+``r^T E s``, where ``E`` is the error of ``C``. That costs three products of a matrix with a
+vector a probe pair, against a product of two matrices for a recomputation.
+
+* A single wrong entry ``d`` shows as ``+d`` or ``-d`` in *every* pair: signs, unlike zeros and
+  ones, cannot hide it. Any other wrong ``E`` escapes one pair with probability at most 3/4.
+* Rounding shows too. The products ``r_i s_j`` are uncorrelated, so that ``r^T E s`` has
+  variance ``sum E_ij^2`` whatever the errors are. A tolerance of so many standard deviations
+  of the *modelled* rounding separates the two.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from ranloom.errors import InputError
+
+# Unit roundoff: the largest relative error of rounding to nearest.
+UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Outcome of a check.
+
+    Args:
+        residual: float64[..., pairs], absolute difference of the two sides.
+        tolerance: float64[...], what rounding explains.
+    """
+
+    residual: torch.Tensor
+    tolerance: torch.Tensor
+
+    @property
+    def passed(self) -> torch.Tensor:
+        """Whether no pair exceeds the tolerance, bool[...]; a NaN or infinity never passes."""
+        return (self.residual <= self.tolerance[..., None]).all(dim=-1)
+
+
+def rounding_error(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
+    """Modelled root of the summed squares of the rounding errors of ``c``.
+
+    Two independent parts. Storing an entry errs by at most ``u |c|``, in the mean square by at
+    most ``u / sqrt(3) |c|``. Adding up ``k`` terms in float32 (float64 for that type) errs in
+    each addition by as much of the partial sum, which by Cauchy-Schwarz is no larger than the
+    norms of the row and the column: ``u sqrt(k / 3) |A| |B|`` over all entries, in Frobenius
+    norms. Kernels that add in blocks err less.
+
+    Args:
+        a: [..., m, k].
+        b: [..., k, n].
+        c: [..., m, n]; its type decides the roundoff.
+
+    Returns:
+        float64[...].
+    """
+    summed_in = torch.float64 if c.dtype == torch.float64 else torch.float32
+    norm_c = torch.linalg.matrix_norm(torch.nan_to_num(c.double(), 0.0, 0.0, 0.0))
+    norms = torch.linalg.matrix_norm(a.double()) * torch.linalg.matrix_norm(b.double())
+    stored = UNIT_ROUNDOFF[c.dtype] * norm_c
+    summed = UNIT_ROUNDOFF[summed_in] * math.sqrt(a.shape[-1]) * norms
+    return torch.hypot(stored, summed) / math.sqrt(3.0)
+
+
+def check_product(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    c: torch.Tensor,
+    *,
+    pairs: int,
+    sigmas: float,
+    generator: torch.Generator,
+) -> Verdict:
+    """Test ``c = a b`` with ``pairs`` probe pairs, in float64.
+
+    The probes must be unknown to whoever computed ``c``: draw them after the result is there.
+
+    Args:
+        a: [..., m, k].
+        b: [..., k, n].
+        c: [..., m, n], float64, float32 or bfloat16.
+        pairs: probe pairs; each more costs one more set of matrix-vector products.
+        sigmas: tolerance in standard deviations of the modelled rounding.
+        generator: source of the probes.
+
+    Raises:
+        InputError: shapes do not fit, the type of ``c`` has no error model, or no pair is asked.
+    """
+    if (
+        a.shape[-1] != b.shape[-2]
+        or c.shape[-2:] != (a.shape[-2], b.shape[-1])
+        or not (a.shape[:-2] == b.shape[:-2] == c.shape[:-2])
+    ):
+        shapes = f"{tuple(a.shape)} {tuple(b.shape)} {tuple(c.shape)}"
+        raise InputError("check: shapes", shapes, "allowed: [..., m, k] [..., k, n] [..., m, n]")
+    if c.dtype not in UNIT_ROUNDOFF:
+        known = ", ".join(str(t).removeprefix("torch.") for t in UNIT_ROUNDOFF)
+        raise InputError("check: type", c.dtype, f"allowed: {known}")
+    if pairs < 1:
+        raise InputError("check: pairs", pairs, "allowed: 1 or more")
+    r = _signs((*c.shape[:-1], pairs), generator)
+    s = _signs((*c.shape[:-2], c.shape[-1], pairs), generator)
+    left = (r * (c.double() @ s)).sum(dim=-2)
+    right = ((a.double().mT @ r) * (b.double() @ s)).sum(dim=-2)
+    return Verdict((left - right).abs(), sigmas * rounding_error(a, b, c))
+
+
+def _signs(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    return 2.0 * torch.randint(0, 2, shape, generator=generator, dtype=torch.float64) - 1.0
+
+
+@dataclass(frozen=True)
+class DetectionRates:
+    """Measured rates of a check, in percent of the trials.
+
+    Args:
+        detected_pct: a single entry off by ``corruption_rms`` times the rms entry.
+        bit_flip_detected_pct: a single random bit of a single entry flipped.
+        pattern_detected_pct: the pattern that escapes a pair with probability 3/4.
+        false_alarm_pct: correct products that were refused.
+    """
+
+    detected_pct: float
+    bit_flip_detected_pct: float
+    pattern_detected_pct: float
+    false_alarm_pct: float
+
+
+def measure_detection(
+    *,
+    dtype: torch.dtype,
+    m: int,
+    n: int,
+    k: int,
+    trials: int,
+    pairs: int,
+    sigmas: float,
+    corruption_rms: float,
+    seed: int,
+    batch: int = 500,
+) -> DetectionRates:
+    """Corrupt random products and count what a check finds.
+
+    Args:
+        dtype: of the operands and the result; float32 or bfloat16.
+        m: rows of a product.
+        n: columns.
+        k: reduction.
+        trials: products, each checked unharmed and with each kind of corruption.
+        pairs: probe pairs of a check.
+        sigmas: tolerance of a check.
+        corruption_rms: size of the single-entry corruption over the rms entry of the product.
+        seed: of data, corruptions and probes.
+        batch: products handled at a time.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    found = dict.fromkeys(("single", "bit", "pattern", "none"), 0)
+    for begin in range(0, trials, batch):
+        count = min(batch, trials - begin)
+        a = torch.randn(count, m, k, generator=generator).to(dtype)
+        b = torch.randn(count, k, n, generator=generator).to(dtype)
+        c = a @ b
+        at = torch.arange(count)
+        i = torch.randint(0, m, (count,), generator=generator)
+        j = torch.randint(0, n, (count,), generator=generator)
+        size = corruption_rms * c.double().square().mean(dim=(-2, -1)).sqrt()
+        sign = _signs((count,), generator)
+        single = c.clone()
+        single[at, i, j] = (c[at, i, j].double() + sign * size).to(dtype)
+        flipped = c.clone()
+        flipped[at, i, j] = _flip_a_bit(c[at, i, j], generator)
+        pattern = c.clone()
+        # Rows 0 and 1, columns 0 and 1, alternating signs: seen only by pairs whose signs
+        # differ in both. Far above the rounding, so that nothing but this counts.
+        for row, column, way in ((0, 0, 1), (0, 1, -1), (1, 0, -1), (1, 1, 1)):
+            changed = c[:, row, column].double() + way * 1000 * size
+            pattern[:, row, column] = changed.to(dtype)
+        for name, result in (
+            ("single", single),
+            ("bit", flipped),
+            ("pattern", pattern),
+            ("none", c),
+        ):
+            verdict = check_product(a, b, result, pairs=pairs, sigmas=sigmas, generator=generator)
+            found[name] += int((~verdict.passed).sum())
+    return DetectionRates(*(100.0 * count / trials for count in found.values()))
+
+
+def _flip_a_bit(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    as_int = torch.int32 if values.dtype == torch.float32 else torch.int16
+    width = 8 * values.element_size()
+    bit = torch.randint(0, width, values.shape, generator=generator, dtype=torch.int64)
+    mask = torch.ones_like(bit) << bit
+    mask = torch.where(bit == width - 1, -mask, mask).to(as_int)
+    return (values.contiguous().view(as_int) ^ mask).view(values.dtype)
