@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from pipeline import environment, lifetime
-from pipeline.registry import Registry, discover
+from pipeline.registry import Registry, discover, discover_for
 
 USAGE = """\
 usage: python -m stages COMMAND
@@ -47,9 +47,10 @@ def main(
     name, *rest = arguments
     if rest:
         return _usage(f"{name} takes no arguments")
+    own = discover_for(package, name)
+    if own is not None:
+        return _run_stage(root, own, name, input_error)
     registry = discover(package)
-    if name in registry:
-        return _run_stage(root, registry, name, input_error)
     commands: dict[str, Callable[[], int]] = {
         "list": lambda: _list(registry),
         "check": lambda: _check(root, registry, input_error),

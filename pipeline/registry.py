@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import graphlib
 import importlib
+import importlib.util
 import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
@@ -198,18 +199,39 @@ def discover(package: ModuleType) -> Registry:
     Raises:
         ValueError: a stage is not named like its module.
     """
-    stages = []
-    for info in pkgutil.iter_modules(package.__path__):
-        if info.name.startswith("_"):
-            continue
-        module = importlib.import_module(f"{package.__name__}.{info.name}")
-        stage = getattr(module, "STAGE", None)
-        if stage is None:
-            continue
-        if stage.name != info.name:
-            raise ValueError(f"stages/{info.name}.py: STAGE is named {stage.name!r}")
-        stages.append(stage)
-    return Registry(stages)
+    names = [i.name for i in pkgutil.iter_modules(package.__path__) if i.name[0] != "_"]
+    return Registry(stage for name in names if (stage := _load(package, name)) is not None)
+
+
+def discover_for(package: ModuleType, name: str) -> Registry | None:
+    """One stage and those it reads from: all that running it needs.
+
+    DVC starts a process for each stage; importing what the other stages compute with would
+    cost each of them seconds.
+
+    Returns:
+        ``None`` where the package has no such stage.
+
+    Raises:
+        ValueError: a stage is not named like its module.
+    """
+    if not name.isidentifier() or name[0] == "_":
+        return None
+    if importlib.util.find_spec(f"{package.__name__}.{name}") is None:
+        return None
+    stage = _load(package, name)
+    if stage is None:
+        return None
+    sources = (_load(package, source) for source in upstream(stage))
+    return Registry([stage, *(source for source in sources if source is not None)])
+
+
+def _load(package: ModuleType, name: str) -> Stage | None:
+    module = importlib.import_module(f"{package.__name__}.{name}")
+    stage: Stage | None = getattr(module, "STAGE", None)
+    if stage is not None and stage.name != name:
+        raise ValueError(f"stages/{name}.py: STAGE is named {stage.name!r}")
+    return stage
 
 
 def _table_faults(at: str, table: Table) -> Iterator[str]:

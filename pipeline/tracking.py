@@ -89,7 +89,7 @@ def stage_run(root: Path, stages: Mapping[str, Stage], name: str) -> Iterator[Li
 
     Args:
         root: workspace with ``dvc.yaml``.
-        stages: all declarations.
+        stages: declarations, of this stage at least.
         name: the stage that starts.
     """
     if not enabled():
@@ -228,7 +228,7 @@ class _Projection:
             return
         locked = {**locked_entries(self.root), **started}
         parent_id = self.parent.info.run_id
-        for name, stage in self.stages.items():
+        for name in self.pipeline.stages:
             entry = locked.get(name)
             if entry is None or not self._is_current(name, entry, name in started):
                 continue
@@ -236,8 +236,11 @@ class _Projection:
             if run is None:
                 continue
             self.store.tag(parent_id, f"ranloom.run.{name}", run.info.run_id)
-            metrics = flatten(_read_json(self.root / "outs" / name / "metrics.json"))
-            headline = {k: metrics[k] for k in stage.headline if k in metrics}
+            folder = self.root / "outs" / name
+            metrics = flatten(_read_json(folder / "measured" / "metrics.json"))
+            metrics |= flatten(_read_json(folder / "metrics.json"))
+            names = json.loads(run.data.tags.get("ranloom.headline", "[]"))
+            headline = {k: metrics[k] for k in names if k in metrics}
             self.store.log_latest(parent_id, {f"{name}.{k}": v for k, v in headline.items()})
 
     def close_parent(self, status: str) -> None:
@@ -250,6 +253,7 @@ class _Projection:
             "ranloom.kind": "stage",
             "ranloom.stage": name,
             "ranloom.fingerprint": fingerprint(entry),
+            "ranloom.headline": json.dumps(self.stages[name].headline),
             **Owner.current().tags(),
             **_git_tags(self.root),
         }

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 
 import pytest
 from pydantic import Field
 
-from pipeline.registry import Registry, discover, location, upstream
+from pipeline.registry import Registry, discover, discover_for, location, upstream
 from pipeline.stage import (
     Column,
     File,
@@ -149,6 +150,16 @@ def test_discovery(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import found_stages  # type: ignore[import-not-found]
 
     assert list(discover(found_stages)) == ["good"]
+    assert discover_for(found_stages, "helper") is None
+    assert discover_for(found_stages, "nothing") is None
+    assert discover_for(found_stages, "../good") is None
+    (package / "unneeded.py").write_text("raise RuntimeError('imported without need')\n")
+    reader = source.replace("'title', P, {{}}", "'title', P, {{'i': FromStage('good', 'o')}}")
+    reader = reader.replace("import File,", "import File, FromStage,")
+    (package / "reader.py").write_text(reader.format("reader"))
+    importlib.invalidate_caches()
+    assert list(discover_for(found_stages, "reader") or ()) == ["good", "reader"]
+    (package / "unneeded.py").unlink()
     (package / "bad.py").write_text(source.format("other"))
     with pytest.raises(ValueError, match=r"stages/bad\.py: STAGE is named 'other'"):
         discover(found_stages)
