@@ -11,6 +11,7 @@ import typer
 from ranloom.errors import InputError
 from ranloom.gpu.card import load_card
 from ranloom.gpu.latency import LatencyModel, fit_latencies, fit_table, match_table
+from ranloom.gpu.partition import card_of, find_device
 from ranloom.ldpc.decoder import DecoderSettings
 from ranloom.lut.backends import comparable, read_published_cells
 from ranloom.lut.characterise import Allocation
@@ -50,34 +51,57 @@ def numbers(text: str, where: str, highest: int) -> list[int]:
 @app.command()
 def profile(
     out: Annotated[Path, typer.Option(help="profile file to write (CSV)")],
-    backend: Annotated[str, typer.Option(help="cpu")] = "cpu",
+    backend: Annotated[str, typer.Option(help="cpu or cuda")] = "cpu",
+    device: Annotated[str, typer.Option(help="cuda: auto, or its number")] = "auto",
+    card: Annotated[Path | None, typer.Option(help="cuda: device card, else by name")] = None,
+    cards: Annotated[Path, typer.Option(help="cuda: folder of cards")] = Path("data/cards"),
+    sm: Annotated[str, typer.Option(help="cuda: SM counts, all levels if empty")] = "",
     mcs: Annotated[str, typer.Option(help="MCS indices")] = COARSE_MCS,
     prb: Annotated[str, typer.Option(help="PRBs")] = COARSE_PRB,
     table: Annotated[int, typer.Option(help="MCS table")] = 1,
     iterations: Annotated[int, typer.Option(help="decoder iterations")] = 10,
     repetitions: Annotated[int, typer.Option(help="timed decodes a point")] = 100,
+    warm_up: Annotated[int, typer.Option(help="cuda: decodes before those")] = 20,
     message_bits: Annotated[int, typer.Option(help="8 or 16")] = 8,
     seed: Annotated[int, typer.Option(help="of bits and noise")] = 1,
 ) -> None:
     """Measure decode latencies and write a profile file."""
-    if backend != "cpu":
-        raise InputError("backend", backend, "allowed: cpu")
     points = [
         (m, p)
         for m in numbers(mcs, "mcs", mcs_table(table).n_mcs - 1)
         for p in numbers(prb, "prb", 275)
     ]
-    settings = DecoderSettings(
-        "layered", "offset", message_bits, iterations=iterations, early_stop=False
-    )
-    measurements = measure_cpu(
-        points,
-        Allocation(table, n_layers=1, n_symbols=14, n_dmrs_per_prb=12, n_oh=0),
-        settings,
-        repetitions,
-        seed,
-        progress=lambda m, p, p99: typer.echo(f"MCS {m:2d}  {p:3d} PRB  P99 {p99:9.1f} us"),
-    )
+    allocation = Allocation(table, n_layers=1, n_symbols=14, n_dmrs_per_prb=12, n_oh=0)
+    if backend == "cpu":
+        measurements = measure_cpu(
+            points,
+            allocation,
+            DecoderSettings("layered", "offset", message_bits, iterations, early_stop=False),
+            repetitions,
+            seed,
+            lambda m, p, p99: typer.echo(f"MCS {m:2d}  {p:3d} PRB  P99 {p99:9.1f} us"),
+        )
+    elif backend == "cuda":
+        from ranloom.lut.cuda import measure_cuda  # numba decides on import whether it simulates
+
+        found = find_device(device)
+        own = card_of(found, card, cards)
+        measurements = measure_cuda(
+            points,
+            numbers(sm, "sm", own.sm_count) if sm else own.levels.tolist(),
+            allocation,
+            DecoderSettings("flooding", "offset", message_bits, iterations, early_stop=False),
+            found,
+            own,
+            repetitions=repetitions,
+            warm_up=warm_up,
+            seed=seed,
+            progress=lambda m, p, s, p99: typer.echo(
+                f"MCS {m:2d}  {p:3d} PRB  {s:3d} SMs  P99 {p99:9.1f} us"
+            ),
+        )
+    else:
+        raise InputError("backend", backend, "allowed: cpu, cuda")
     write_measurements(out, measurements)
     typer.echo(f"{len(measurements)} points written to {out}")
 

@@ -15,6 +15,7 @@ from ruamel.yaml import YAML
 
 from ranloom.errors import InputError
 from ranloom.gpu.card import Card
+from ranloom.gpu.partition import SIMULATOR
 from ranloom.lut.importers import import_profile
 from ranloom.lut.measurements import Measurements
 from ranloom.lut.profile import Latencies, Profile, ProfileRequest
@@ -174,9 +175,12 @@ def profile_import(request: ProfileRequest) -> Profile:
     """Backend ``import``: a profile file or a log; the model where no point lies above.
 
     Raises:
-        InputError: the source cannot be used, or does not fit the card.
+        InputError: the source cannot be used, was simulated, or does not fit the card.
     """
     measurements = import_profile(request.source_path, request.source_options).measurements
+    device = measurements.how.get("device", "")
+    if SIMULATOR in device:
+        raise InputError(f"{request.source_path}: device", device, "needed: a measurement")
     known = measured_cells(measurements, request)
     width = max(request.max_prb, int(known.prb.max()))
     bounded = Lut.from_cells(known, request.n_mcs, width, request.card.sm_count)

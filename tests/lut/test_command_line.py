@@ -1,5 +1,6 @@
 """The command line: profile on this CPU, convert a log, fit; bad input is one line and code 2."""
 
+import os
 import subprocess
 import sys
 
@@ -103,3 +104,57 @@ def test_it_starts_as_a_module(root):
     assert done.returncode == 2
     assert "none.yaml: 'no such file'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_cuda_backend_runs_on_the_simulator(root, tmp_path):
+    """The whole path but the device: partitions, launches, file. No time in it means anything."""
+    card = tmp_path / "card.yaml"
+    spark = (root / "data/cards/dgx_spark.yaml").read_text()
+    card.write_text(spark.replace("GB10 ", "simulator ").replace(": GB10", ": simulator"))
+    out = tmp_path / "cuda.csv"
+    options = [
+        "--mcs",
+        "1",
+        "--prb",
+        "1",
+        "--sm",
+        "8,48",
+        "--iterations",
+        "1",
+        "--repetitions",
+        "1",
+        "--warm-up",
+        "0",
+    ]
+    command = [sys.executable, "-m", "ranloom.lut", "profile", "--backend", "cuda", *options]
+    done = subprocess.run(
+        [*command, "--card", str(card), "--out", str(out)],
+        cwd=root,
+        env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = read_measurements(out)
+    assert found.sm.tolist() == [8, 48]
+    assert "no measurement of any GPU" in found.how["device"]
+
+
+@pytest.mark.parametrize(
+    ("simulate", "args", "message"),
+    [
+        (True, ("--card", "data/cards/h200.yaml"), "device: 'numba CUDA simulator'"),
+        (True, (), "needed: a device card for it in data/cards"),
+        (False, (), "needed: a CUDA GPU"),
+    ],
+)
+def test_a_device_that_is_not_the_card_is_refused(
+    lut_command, monkeypatch, simulate, args, message
+):
+    monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1" if simulate else "0")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    code, _, error = lut_command("profile", "--backend", "cuda", "--out", "x", *args)
+    assert code == 2
+    assert message in error
+    assert len(error.strip().splitlines()) == 1

@@ -163,3 +163,11 @@ def test_a_lucky_measurement_makes_no_promise(wanted):
 def test_points_that_do_not_fit_are_refused(wanted, cell, message):
     with pytest.raises(InputError, match=message):
         measured_cells(from_cells({cell: (1.0, 2.0, 1)}, "measured", {}), wanted)
+
+
+def test_a_simulated_profile_is_no_measurement(wanted, tmp_path):
+    path = tmp_path / "simulated.csv"
+    how = {"device": "numba CUDA simulator: no measurement of any GPU"}
+    write_measurements(path, from_cells({(0, 10, 8): (9.0, 9.0, 1)}, "measured", how))
+    with pytest.raises(InputError, match=r"device: 'numba CUDA simulator.*needed: a measurement"):
+        BACKENDS["import"](dataclasses.replace(wanted, source_path=path))
