@@ -143,7 +143,7 @@ def demands_from_columns(columns: Mapping[str, Any], where: str) -> ForecastDema
             raise InputError(f"{where}: {name}", len(columns[name]), f"{n} rows like demand_id")
     values, counts = np.unique(ids, return_counts=True)
     if n and counts.max() > 1:
-        raise InputError(f"{where}: demand_id", values[counts.argmax()].item(), "each id once")
+        raise InputError(f"{where}: demand_id", str(values[counts.argmax()]), "each id once")
 
     size = _numbers(columns["bytes"], f"{where}: bytes")
     _each(size, (size > 0) & (size <= _MAX_BYTES), f"{where}: bytes", "1 to 1e15 bytes")

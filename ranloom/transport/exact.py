@@ -8,11 +8,13 @@ searches of the solver run interleaved in one thread.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from time import monotonic
 
 import numpy as np
 from ortools.sat.python import cp_model
 
 from ranloom.errors import InputError
+from ranloom.transport.bound import lower_bound
 from ranloom.transport.demands import IntArray
 from ranloom.transport.network import Network
 from ranloom.transport.occupancy import Seat
@@ -236,6 +238,7 @@ def refine(
     deterministic_time: float,
     seed: int,
     now_ns: int = 0,
+    wall_s: float | None = None,
 ) -> Refined:
     """Improve a plan by CP-SAT and say what it proves.
 
@@ -247,6 +250,8 @@ def refine(
         deterministic_time: limit of each of the three solves in the solver's own unit.
         seed: of the solver.
         now_ns: no window starts earlier.
+        wall_s: limit of all three solves in seconds, for benchmarks: results then depend on
+            the machine.
 
     Raises:
         InputError: a packet route with several binding links, which the model does not cover.
@@ -259,6 +264,9 @@ def refine(
         minlength=len(network.pairs),
     )
     model = _Model(state, np.maximum(state.most_windows, used), packet, windows)
+    least = lower_bound(plan, network, packet=packet, windows=windows, now_ns=now_ns)
+    model.model.add(model.objectives[0] >= least.missed_bytes)
+    until = None if wall_s is None else monotonic() + wall_s
     best, proven, bounds = plan, 0, [0, 0, 0]
     for level, objective in enumerate(model.objectives):
         model.hint(best)
@@ -266,8 +274,11 @@ def refine(
         solver = cp_model.CpSolver()
         solver.parameters.random_seed = seed
         solver.parameters.num_workers = 8
-        solver.parameters.interleave_search = True
         solver.parameters.max_deterministic_time = deterministic_time
+        if until is None:
+            solver.parameters.interleave_search = True
+        else:
+            solver.parameters.max_time_in_seconds = max(0.1, until - monotonic())
         status = solver.solve(model.model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             break

@@ -81,31 +81,6 @@ def tree(sites: int, fanout: int, km: float, defaults: LinkDefaults) -> Topology
     return checked(graph, HUB, "tree topology")
 
 
-def attach_sites(
-    topology: Topology, names: list[str], spur_km: float, defaults: LinkDefaults
-) -> Topology:
-    """Hang sites that a topology does not know on its nodes, in turn, by a short spur.
-
-    A national or regional topology names cities, not gNBs; this puts the sites of a
-    simulation on it, in file order and skipping the hub.
-
-    Args:
-        topology: topology to extend; not changed.
-        names: site names; those that are nodes already stay where they are.
-        spur_km: length of each spur.
-        defaults: packet rate and wavelengths of the spurs.
-
-    Raises:
-        InputError: a negative length.
-    """
-    graph = topology.graph.copy()
-    offices = [node for node in topology.graph if node != topology.hub]
-    missing = [name for name in names if name not in graph]
-    for index, name in enumerate(missing):
-        _attach(graph, name, offices[index % len(offices)], spur_km, defaults)
-    return checked(graph, topology.hub, "topology with attached sites")
-
-
 def _with_hub(sites: int) -> nx.Graph:
     if sites < 1:
         raise InputError("topology: sites", sites, "at least 1")

@@ -16,7 +16,7 @@ from ranloom.transport.wavelengths import colour_intervals
 from ranloom.transport.windows import Job, WindowRules
 
 #: Windows that a pair may hold beyond one per cluster, while moves rearrange them.
-_SPARE_WINDOWS = 2
+_SPARE_WINDOWS = 1
 
 
 class PlanState:
