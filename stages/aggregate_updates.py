@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import networkx as nx
 import numpy as np
@@ -50,13 +51,17 @@ from ranloom.federated.figures import (
 from ranloom.federated.hub import Hub
 from ranloom.federated.layout import TensorLayout
 from ranloom.federated.payload import Payload, encode, payload_bytes
+from ranloom.federated.quality import STRATEGIES, Training, pretrained, run_strategy, summary
+from ranloom.federated.radio import CellRates
 from ranloom.federated.rounds import Behaviour, Job, SampleCounts, UeClass
 from ranloom.federated.shapes import MODEL_SHAPES, lora_layout, model_shape
-from ranloom.federated.tables import transfer_columns, update_columns, wave_columns
+from ranloom.federated.tables import curve_columns, transfer_columns, update_columns, wave_columns
+from ranloom.federated.text_task import TextTask, read_texts
 from ranloom.federated.transfers import AGGREGATE, PER_UE, Shipping, Transfer, transfers
 from ranloom.federated.verify import (
     fixed_point_identical,
     flat_rounds,
+    float64_error,
     merged,
     merged_as_shipped,
     weigh,
@@ -66,7 +71,7 @@ from ranloom.transport.load import load_topology
 from ranloom.transport.topology import LinkDefaults, Topology
 
 _STREAM = 40  # child of the seed that belongs to this stage
-_RATES, _UPDATES, _ROUNDS = range(3)
+_RATES, _UPDATES, _ROUNDS, _QUALITY = range(4)
 _SHIPPED = ("fp64", "fp32", "fp16", "int8")
 _SENT = ("fp32", "fp16", "int8")
 _ERROR_SAMPLES = 20
@@ -175,6 +180,42 @@ class BurstParams(StageParams):
     burst_gbps: float = Field(gt=0, description="rate at which a gNB sends a wave, Gbit/s")
 
 
+class QualityParams(StageParams):
+    """Fine-tuning of a small model with every strategy."""
+
+    text_path: str = Field(description="tab-separated file, columns sentence and label")
+    words: int = Field(ge=16, le=100_000, description="vocabulary")
+    tokens: int = Field(ge=2, le=512, description="words of a text")
+    test_rows: int = Field(ge=16, description="last rows of the file, for testing")
+    layers: int = Field(ge=1, le=24, description="decoder layers")
+    width: int = Field(ge=4, le=1024, description="model width")
+    heads: int = Field(ge=1, description="attention heads")
+    rank: int = Field(ge=1, description="LoRA rank, on all linear layers")
+    pretrain_steps: int = Field(ge=0, description="next-token steps before, without labels")
+    gnbs: int = Field(ge=2, description="gNBs that take part")
+    ues_per_gnb: int = Field(ge=1, description="UEs at each of them")
+    rounds: int = Field(ge=2, description="rounds on the timetable")
+    period_s: float = Field(gt=0, description="timetable and cut-off of a round, s")
+    steps: int = Field(ge=1, description="local steps in a round")
+    rows: int = Field(ge=1, description="texts in a batch")
+    rate: float = Field(gt=0, lt=1, description="step size of Adam")
+    skew: float = Field(ge=0.5, le=1, description="share of rows with a label of the own class")
+    slow_labels: int = Field(ge=1, description="labels that belong to the slowest class")
+    seeds: int = Field(ge=1, le=100, description="repetitions")
+
+    def task(self, path: Path) -> TextTask:
+        """The texts.
+
+        Raises:
+            InputError: a file that cannot be used, or more slow labels than labels.
+        """
+        task = read_texts(path, self.words, self.tokens, self.test_rows)
+        if self.slow_labels >= task.labels:
+            key = "params.yaml: aggregate_updates.quality.slow_labels"
+            raise InputError(key, self.slow_labels, f"allowed: 1 to {task.labels - 1}")
+        return task
+
+
 class Params(StageParams):
     """Parameters of ``aggregate_updates``."""
 
@@ -192,6 +233,7 @@ class Params(StageParams):
     tensors: TensorParams
     history_rounds: int = Field(ge=1, le=1000, description="earlier rounds, for the forecast")
     bursts: BurstParams
+    quality: QualityParams
 
     def behaviour(self) -> Behaviour:
         """Behaviour of the UEs."""
@@ -209,6 +251,7 @@ class Params(StageParams):
             move_gap_s=ue.move_gap_s,
             give_up=self.aggregator.late == "drop",
             drain_s=ue.drain_s,
+            until_s=0.0,
         )
 
     def layout(self) -> TensorLayout:
@@ -286,6 +329,15 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
             yield Fault(f"{where}.deadline_s", job.deadline_s, allowed)
         if job.period_s < cut.max_s:
             yield Fault(f"{where}.period_s", job.period_s, f"allowed: at least {cut.max_s}")
+    if params.quality.width % params.quality.heads:
+        allowed = f"allowed: a divisor of the width {params.quality.width}"
+        yield Fault(f"{key}.quality.heads", params.quality.heads, allowed)
+    text = files.get("text")
+    if text is not None and text.is_file():
+        try:
+            params.quality.task(text)
+        except InputError as error:
+            yield Fault(error.where, error.value, error.allowed)
     path = files.get("topology")
     if path is not None and path.is_file():
         try:
@@ -389,7 +441,13 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     counted = [(j, f.ue, f.round) for j in jobs for rnd in flat[j] for f in rnd.fates]
     some = [values_of(*key) for key in counted[:_ERROR_SAMPLES]]
     metrics = {
-        "exact_max_rel_error": max(worst_error(hubs[j], flat[j]) for j in jobs),
+        "exact_max_rel_error": max(
+            max(
+                worst_error(hubs[j], flat[j]),
+                float64_error(simulation, j, setups[j], values_of, flat[j]),
+            )
+            for j in jobs
+        ),
         "fixed_point_bit_identical": all(
             fixed_point_identical(simulation, j, setups[j], payload_of, flat[j]) for j in jobs
         ),
@@ -425,7 +483,64 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
         ),
     }
     rate = measure_core_gbytes_per_s(setups[0].update_dtype)
+    metrics |= quality(params, setups[0], network, inputs.path("text"), outputs)
     return Result(metrics, {"core_gbytes_per_s": rate})
+
+
+def quality(
+    params: Params, setup: JobSetup, network: Network, text: Path, outputs: Outputs
+) -> dict[str, Any]:
+    """Fine-tune with every strategy on part of the network; writes the curves."""
+    chosen = params.quality
+    count = min(chosen.gnbs, params.n_gnbs)
+    part = Network(
+        network.names[:count],
+        tuple(tuple((g + step) % count for step in (1, count - 1)) for g in range(count)),
+        CellRates(
+            network.rates.mbps[:count],
+            network.rates.series_count[:count],
+            network.rates.phase_s[:count],
+        ),
+    )
+    job = replace(
+        setup.job,
+        rounds=chosen.rounds,
+        first_begin_s=0.0,
+        period_s=chosen.period_s,
+        deadline_s=chosen.period_s,
+        ues_per_gnb=chosen.ues_per_gnb,
+    )
+    task = chosen.task(text)
+    model = pretrained(
+        task,
+        chosen.layers,
+        chosen.width,
+        chosen.heads,
+        chosen.rank,
+        chosen.pretrain_steps,
+        params.base.seed,
+    )
+    training = Training(chosen.steps, chosen.rows, chosen.rate, chosen.skew, chosen.slow_labels)
+    curves = [
+        run_strategy(
+            strategy,
+            replace(setup, job=job),
+            part,
+            params.behaviour(),
+            training,
+            task,
+            model,
+            [params.base.seed, _STREAM, _QUALITY, repetition],
+            repetition,
+        )
+        for repetition in range(chosen.seeds)
+        for strategy in STRATEGIES
+    ]
+    outputs.table("quality", curve_columns(curves))
+    return {
+        "quality": summary(curves, chosen.rounds * chosen.period_s),
+        "quality_exact_max_rel_error": max(curve.worst_error for curve in curves),
+    }
 
 
 def write_average(path: Path, setups: list[JobSetup], hubs: list[Hub]) -> None:
@@ -497,6 +612,20 @@ WAVES = Table(
     ),
 )
 
+QUALITY = Table(
+    "quality.parquet",
+    "Accuracy of the global model against simulated time.",
+    (
+        Column("strategy", "string", "wait, drop, carry_over or carry_discount"),
+        Column("seed", "int32", "repetition"),
+        Column("round", "int32", "rounds finished"),
+        Column("time_s", "float64", "when this model was ready"),
+        Column("accuracy", "float64", "on texts of all labels, 0 to 1"),
+        Column("slow_class_accuracy", "float64", "on texts of the slow devices' labels"),
+        Column("updates", "int32", "counted in the last round"),
+    ),
+)
+
 STAGE = Stage(
     name="aggregate_updates",
     title="Federated rounds aggregated at the gNB",
@@ -504,11 +633,13 @@ STAGE = Stage(
     inputs={
         "rates": FromStage("generate_traces", "ue_rates"),
         "topology": FromParam("aggregate_updates.topology_path"),
+        "text": FromParam("aggregate_updates.quality.text_path"),
     },
     outputs={
         "transfers": TRANSFERS,
         "updates": UPDATES,
         "waves": WAVES,
+        "quality": QUALITY,
         "aggregate": File("aggregate.safetensors", "averages of the last round, float64"),
     },
     run=run,

@@ -136,6 +136,7 @@ def simulate(
                 index,
                 setup.config,
                 network.names,
+                setup.update_dtype,
                 payload,
                 lost,
                 answers.retry_s,
@@ -190,7 +191,7 @@ def earlier_rounds(
         waves, updates = ReleaseHistory(), ReleaseHistory()
         replay = past.replays[index]
         for _, name, wave, offset_s in release_offsets(
-            past.population, index, replay, setup.shipping
+            past.population, past.uploads, index, replay, setup.shipping
         ):
             waves.add(number[name], wave, offset_s)
         for _, gnb, kind, offset_s in arrival_offsets(past.population, past.uploads, index, replay):

@@ -51,15 +51,15 @@ def round_times(simulation: Simulation) -> dict[str, float]:
     uploads, plan = simulation.uploads, simulation.population.plan
     took_part = uploads.outcome != SAT_OUT
     arrived = uploads.outcome == ARRIVED
-    offset_s = (uploads.arrival_s - plan.begin_s[plan.job])[arrived]
+    offset_s = (uploads.arrival_s - uploads.begin_s[plan.job])[arrived]
     closed_s = [
-        wave.closed_s - float(plan.begin_s[job, wave.round])
+        wave.closed_s - float(uploads.begin_s[job, wave.round])
         for job, replay in enumerate(simulation.replays)
         for wave in replay.waves
     ]
     figures: dict[str, float] = {
         "took_part": int(took_part.sum()),
-        "sat_out": int(np.isfinite(plan.begin_s[plan.job]).sum() - took_part.sum()),
+        "sat_out": int(np.isfinite(uploads.begin_s[plan.job]).sum() - took_part.sum()),
         "waves": len(closed_s),
     }
     if closed_s:

@@ -59,6 +59,8 @@ class UploadPlan:
         job: job of each UE, shape (ues,).
         home: serving gNB of each UE at time 0, shape (ues,).
         begin_s: begin of each round of each job, shape (jobs, R), infinity where it has fewer.
+        until_s: 0: rounds begin at ``begin_s``. Else only the first one does, and each next one
+            as soon as nobody of the job works for the last, if that is before ``until_s``.
         downlink_bits: bits of the model that a UE fetches first, shape (jobs,).
         update_bits: bits of an update, shape (jobs,).
         compute_s: training time, shape (ues, R).
@@ -79,6 +81,7 @@ class UploadPlan:
     job: NDArray[np.int64]
     home: NDArray[np.int64]
     begin_s: NDArray[np.float64]
+    until_s: float
     downlink_bits: NDArray[np.float64]
     update_bits: NDArray[np.float64]
     compute_s: NDArray[np.float64]
@@ -100,6 +103,7 @@ class Uploads:
     """What happened, arrays of shape (ues, R) unless stated.
 
     Args:
+        begin_s: when each round of each job began, shape (jobs, R), infinity if it never did.
         outcome: ``SAT_OUT`` (busy or away when the round began), ``ARRIVED``, ``LEFT`` (vanished),
             ``GAVE_UP`` or ``UNFINISHED``.
         start_s: begin of the upload (NaN if it never began).
@@ -114,6 +118,7 @@ class Uploads:
         offered_bits: bits that came in from UEs, per gNB and second, shape (gnbs, seconds).
     """
 
+    begin_s: NDArray[np.float64]
     outcome: NDArray[np.int8]
     start_s: NDArray[np.float64]
     arrival_s: NDArray[np.float64]
@@ -133,12 +138,14 @@ class _Air:
     def __init__(self, rates: CellRates, plan: UploadPlan) -> None:
         self.rates, self.plan = rates, plan
         ues, rounds = plan.compute_s.shape
-        starts = plan.begin_s[np.isfinite(plan.begin_s)]
-        self.end_s = float(starts.max()) + plan.drain_s
+        self.rounds = np.isfinite(plan.begin_s).sum(axis=1)
+        self.begin_s = np.full(plan.begin_s.shape, np.inf)
+        planned = plan.begin_s[:, :1] if plan.until_s > 0.0 else plan.begin_s
         self.begins = sorted(
-            (float(plan.begin_s[job, r]), int(job), int(r))
-            for job, r in np.argwhere(np.isfinite(plan.begin_s))
+            (float(planned[job, r]), int(job), int(r))
+            for job, r in np.argwhere(np.isfinite(planned))
         )
+        self.end_s = max(self.begins[-1][0], plan.until_s) + plan.drain_s
         self.moves = list(
             zip(plan.move_s.tolist(), plan.move_ue.tolist(), plan.move_to.tolist(), strict=True)
         )
@@ -170,6 +177,8 @@ class _Air:
             self._finish(np.flatnonzero(self.gone_s <= self.now_s), LEFT)
             if self.now_s >= self.end_s:
                 self._finish(np.flatnonzero(self.current >= 0), UNFINISHED)
+            if self.plan.until_s > 0.0:
+                self._begin_next_rounds()
             while self.moves and self.moves[0][0] <= self.now_s:
                 _, ue, to = self.moves.pop(0)
                 self._move(ue, to)
@@ -252,8 +261,19 @@ class _Air:
                 self.remaining[ue] = self.plan.update_bits[self.plan.job[ue]]
         self.serving[ue] = to
 
+    def _begin_next_rounds(self) -> None:
+        waiting = {job for _, job, _ in self.begins}
+        for job in range(len(self.begin_s)):
+            idle = not (self.current[self.plan.job == job] >= 0).any()
+            begun = int(np.isfinite(self.begin_s[job]).sum())
+            more = 0 < begun < self.rounds[job] and self.now_s < self.plan.until_s
+            if idle and more and job not in waiting:
+                self.begins.append((self.now_s, job, begun))
+        self.begins.sort()
+
     def _begin(self, job: int, round_index: int) -> None:
         plan = self.plan
+        self.begin_s[job, round_index] = self.now_s
         mine = plan.job == job
         if plan.give_up:
             self._finish(np.flatnonzero(mine & (self.current >= 0)), GAVE_UP)
@@ -285,6 +305,7 @@ def simulate_uploads(rates: CellRates, plan: UploadPlan) -> Uploads:
     air = _Air(rates, plan)
     air.run()
     return Uploads(
+        begin_s=air.begin_s,
         outcome=air.outcome,
         start_s=air.start_s,
         arrival_s=air.arrival_s,

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ranloom.federated.aggregator import Aggregator, AggregatorConfig
-from ranloom.federated.payload import Payload
+from ranloom.federated.payload import Payload, payload_bytes
 from ranloom.federated.radio import ARRIVED, GAVE_UP, LEFT, SAT_OUT, UNFINISHED, Uploads
 from ranloom.federated.rounds import Population
 from ranloom.federated.update import Accepted, Answer, Counted, Duplicate, Refused, UpdateHeader
@@ -80,9 +80,11 @@ class _Run:
         config: AggregatorConfig,
         gnb_names: Sequence[str],
         payload_of: Callable[[int, int], Payload],
+        before_round: Callable[[int, Sequence[Wave]], None],
     ) -> None:
         self.population, self.uploads, self.job = population, uploads, job
         self.config, self.payload_of = config, payload_of
+        self.before_round = before_round
         self.machines = [Aggregator(replace(config, gnb=name)) for name in gnb_names]
         self.serving = population.plan.home.copy()
         self.open: dict[tuple[int, int], tuple[UpdateHeader, list[bytes]]] = {}
@@ -157,6 +159,7 @@ class _Run:
             expected = {self.population.names[ue] for ue in members}
             machine.begin_round(round_index, now_s, expected)
             self.collect(gnb)
+        self.before_round(round_index, self.waves)
 
     def collect(self, gnb: int) -> None:
         self.waves += self.machines[gnb].take_waves()
@@ -168,9 +171,11 @@ def replay_job(
     job: int,
     config: AggregatorConfig,
     gnb_names: Sequence[str],
+    update_dtype: str,
     payload_of: Callable[[int, int], Payload],
     answer_lost: NDArray[np.bool_],
     retry_s: float,
+    before_round: Callable[[int, Sequence[Wave]], None] = lambda _round, _waves: None,
 ) -> JobReplay:
     """Run the aggregators of one job over the simulated uploads.
 
@@ -180,17 +185,20 @@ def replay_job(
         job: index of the job.
         config: of the aggregators; the gNB's name is filled in.
         gnb_names: one for each gNB.
-        payload_of: payload of (UE number, round).
+        update_dtype: wire format of all payloads.
+        payload_of: payload of (UE number, round), asked for when its upload begins.
         answer_lost: whether the gNB's last answer is lost, so that the UE sends everything
             again, shape (ues, rounds).
         retry_s: how long a UE waits for an answer.
+        before_round: called when a round begins, before any of its payloads is asked for, with
+            all waves closed so far.
     """
-    run = _Run(population, uploads, job, config, gnb_names, payload_of)
+    run = _Run(population, uploads, job, config, gnb_names, payload_of, before_round)
     plan = population.plan
     for member in np.flatnonzero(plan.job == job):
         run.machines[plan.home[member]].attach(population.names[member], 0.0)
     for now_s, kind, ue, argument, index in _events(
-        population, uploads, job, run, answer_lost, retry_s
+        population, uploads, job, run, update_dtype, answer_lost, retry_s
     ):
         if kind == _OFFER:
             run.offer(now_s, ue, argument)
@@ -202,7 +210,8 @@ def replay_job(
             run.begin(now_s, argument)
         else:
             run.retry(now_s, ue, argument)
-    end_s = float(plan.begin_s[job][np.isfinite(plan.begin_s[job])][-1]) + plan.drain_s
+    begun = uploads.begin_s[job][np.isfinite(uploads.begin_s[job])]
+    end_s = max(float(begun[-1]), plan.until_s) + plan.drain_s
     for gnb, machine in enumerate(run.machines):
         machine.tick(max(end_s, machine.now_s))
         run.collect(gnb)
@@ -218,15 +227,16 @@ def _events(
     uploads: Uploads,
     job: int,
     run: _Run,
+    update_dtype: str,
     answer_lost: NDArray[np.bool_],
     retry_s: float,
 ) -> list[tuple[float, int, int, int, int]]:
     """(time, kind, UE, round or gNB, chunk) in the order of their happening."""
     plan, rounds = population.plan, population.rounds
-    size = len(bytes(run.payload_of(int(np.flatnonzero(plan.job == job)[0]), 0).data))
+    size = payload_bytes(update_dtype, run.config.layout.elements)
     chunks = -(-size // run.config.chunk_bytes)
     events: list[tuple[float, int, int, int, int]] = []
-    for round_index, begin_s in enumerate(plan.begin_s[job]):
+    for round_index, begin_s in enumerate(uploads.begin_s[job]):
         if np.isfinite(begin_s):
             events.append((float(begin_s), _BEGIN, 0, round_index, 0))
     for move_s, ue, to in zip(plan.move_s, plan.move_ue, plan.move_to, strict=True):

@@ -114,6 +114,8 @@ class Behaviour:
         move_gap_s: interruption of an upload by a hand-over.
         give_up: whether an unfinished upload is given up at the next begin.
         drain_s: after the last begin, how long uploads are waited for.
+        until_s: 0: rounds begin on their timetable; else each begins when nobody works for the
+            last one, up to this time.
     """
 
     classes: tuple[UeClass, ...]
@@ -128,6 +130,7 @@ class Behaviour:
     move_gap_s: float
     give_up: bool
     drain_s: float
+    until_s: float
 
 
 @dataclass(frozen=True)
@@ -220,13 +223,16 @@ def draw_population(
         for key, values in drawn.items():
             parts.setdefault(key, []).append(values)
     ues = {key: np.concatenate(values) for key, values in parts.items()}
-    until_s = float(begin_s[np.isfinite(begin_s)].max()) + behaviour.drain_s
+    last_s = max(float(begin_s[np.isfinite(begin_s)].max()), behaviour.until_s)
     rng = np.random.default_rng(np.random.SeedSequence([*seed, len(jobs)]))
-    move_s, move_ue, move_to = _moves(ues["home"], neighbours, behaviour, until_s, rng)
+    move_s, move_ue, move_to = _moves(
+        ues["home"], neighbours, behaviour, last_s + behaviour.drain_s, rng
+    )
     plan = UploadPlan(
         job=ues["job"],
         home=ues["home"],
         begin_s=begin_s,
+        until_s=behaviour.until_s,
         downlink_bits=np.array([8.0 * job.model_bytes for job in jobs]),
         update_bits=np.array([8.0 * job.update_bytes for job in jobs]),
         compute_s=ues["compute_s"],
@@ -249,15 +255,15 @@ def _moves(
     home: NDArray[np.int64],
     neighbours: Sequence[Sequence[int]],
     behaviour: Behaviour,
-    until_s: float,
+    end_s: float,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
     """Hand-overs of each UE as a Poisson process along the neighbour relation."""
     events: list[tuple[float, int, int]] = []
-    expected = behaviour.moves_per_hour * until_s / 3600.0
+    expected = behaviour.moves_per_hour * end_s / 3600.0
     for ue, count in enumerate(rng.poisson(expected, home.size)):
         at = int(home[ue])
-        for moment in np.sort(rng.random(count) * until_s):
+        for moment in np.sort(rng.random(count) * end_s):
             if neighbours[at]:
                 at = int(neighbours[at][int(rng.integers(len(neighbours[at])))])
                 events.append((float(moment), ue, at))

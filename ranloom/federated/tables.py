@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from ranloom.federated.experiment import Simulation
+from ranloom.federated.quality import Curve
 from ranloom.federated.transfers import Transfer
 
 Columns = dict[str, list[Any]]
@@ -91,3 +92,26 @@ def wave_columns(simulation: Simulation) -> Columns:
         for wave in replay.waves
     ]
     return _columns(rows, WAVE_COLUMNS)
+
+
+CURVE_COLUMNS = (
+    *("strategy", "seed", "round", "time_s", "accuracy", "slow_class_accuracy", "updates"),
+)
+
+
+def curve_columns(curves: Sequence[Curve]) -> Columns:
+    """A row for each model of each run."""
+    rows = [
+        {
+            "strategy": curve.strategy,
+            "seed": curve.seed,
+            "round": index,
+            "time_s": curve.time_s[index],
+            "accuracy": curve.accuracy[index],
+            "slow_class_accuracy": curve.slow_accuracy[index],
+            "updates": curve.updates[index],
+        }
+        for curve in curves
+        for index in range(len(curve.time_s))
+    ]
+    return _columns(rows, CURVE_COLUMNS)

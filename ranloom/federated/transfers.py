@@ -80,12 +80,12 @@ class Transfer:
 
 
 def release_offsets(
-    population: Population, job: int, replay: JobReplay, shipping: Shipping
+    population: Population, uploads: Uploads, job: int, replay: JobReplay, shipping: Shipping
 ) -> list[tuple[int, str, int, float]]:
     """When waves were released, as (round, gNB, index, seconds after the round's begin)."""
     offsets = []
     for wave in replay.waves:
-        begin_s = float(population.plan.begin_s[job, wave.round])
+        begin_s = float(uploads.begin_s[job, wave.round])
         last_update_s = shipping.seconds(population.jobs[job].update_bytes)
         offsets.append((wave.round, wave.gnb, wave.index, wave.closed_s + last_update_s - begin_s))
     return offsets
@@ -103,7 +103,7 @@ def arrival_offsets(
     for fate in replay.fates:
         if fate.counted_round < 0 or fate.counted_round >= population.jobs[job].rounds:
             continue
-        begin_s = float(population.plan.begin_s[job, fate.counted_round])
+        begin_s = float(uploads.begin_s[job, fate.counted_round])
         arrival_s = float(uploads.arrival_s[fate.ue, fate.round])
         kind = "own" if fate.fate == "delivered" else "late"
         if arrival_s > begin_s:
@@ -137,12 +137,14 @@ def transfers(
         updates_before: earlier arrivals of updates, likewise.
     """
     number = {name: gnb for gnb, name in enumerate(gnb_names)}
-    wave_offsets = release_offsets(population, job, replay, shipping)
+    wave_offsets = release_offsets(population, uploads, job, replay, shipping)
     update_offsets = arrival_offsets(population, uploads, job, replay)
     rows: list[Transfer] = []
     for round_index in range(population.jobs[job].rounds):
         rows += _per_ue(population, uploads, job, replay, shipping, round_index, updates_before)
-        rows += _aggregate(population, job, replay, shipping, round_index, number, waves_before)
+        rows += _aggregate(
+            population, uploads, job, replay, shipping, round_index, number, waves_before
+        )
         for of_round, name, index, offset_s in wave_offsets:
             if of_round == round_index:
                 waves_before.add(number[name], index, offset_s)
@@ -169,7 +171,7 @@ def _per_ue(
     before: ReleaseHistory,
 ) -> list[Transfer]:
     spec = population.jobs[job]
-    begin_s = float(population.plan.begin_s[job, round_index])
+    begin_s = float(uploads.begin_s[job, round_index])
     rows = []
     members = [f for f in replay.fates if f.counted_round == round_index and f.wave >= 0]
     for fate in sorted(members, key=lambda f: (f.gnb, uploads.arrival_s[f.ue, f.round])):
@@ -204,6 +206,7 @@ def _per_ue(
 
 def _aggregate(
     population: Population,
+    uploads: Uploads,
     job: int,
     replay: JobReplay,
     shipping: Shipping,
@@ -212,7 +215,7 @@ def _aggregate(
     before: ReleaseHistory,
 ) -> list[Transfer]:
     spec = population.jobs[job]
-    begin_s = float(population.plan.begin_s[job, round_index])
+    begin_s = float(uploads.begin_s[job, round_index])
     sizes = shipping.part_bytes()
     encoded_s = np.cumsum([shipping.seconds(size) for size in sizes])
     rows = []

@@ -6,7 +6,7 @@ got, the simulated radio. The gNBs' own accounts are only compared with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from ranloom.federated.accumulator import Accumulator
 from ranloom.federated.experiment import JobSetup, PayloadOf, Simulation
 from ranloom.federated.hub import Hub, flat_average, relative_error
-from ranloom.federated.payload import decode, peak_magnitude
+from ranloom.federated.payload import Payload, decode, encode, peak_magnitude
 from ranloom.federated.radio import SAT_OUT
 from ranloom.federated.replay import UpdateFate
 from ranloom.federated.wave import split
 
 _WEIGHT_STEPS = 2**20
+
+ValuesOf = Callable[[int, int, int], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -87,33 +89,85 @@ def worst_error(hub: Hub, flat: list[Flat]) -> float:
     return max((relative_error(hub.average(f.round), f.average) for f in flat), default=0.0)
 
 
-def fixed_point_identical(
-    simulation: Simulation, job: int, setup: JobSetup, payload_of: PayloadOf, flat: list[Flat]
-) -> bool:
-    """Whether 64-bit fixed-point sums over waves equal, bit for bit, sums in another order."""
-    elements, bits = setup.config.layout.elements, setup.config.fraction_bits
-    by_id = {
-        f"{setup.job.name}/{f.round}/{simulation.population.names[f.ue]}": (f, weight)
-        for rnd in flat
-        for f, weight in zip(rnd.fates, rnd.weights, strict=True)
-    }
+class _Waves:
+    """The same updates in the same waves, added up anew in other formats and arithmetic."""
 
-    def total(members: list[tuple[UpdateFate, float]]) -> Accumulator:
-        sums = Accumulator(elements, "fixed64", bits)
+    def __init__(
+        self, simulation: Simulation, job: int, setup: JobSetup, flat: Sequence[Flat]
+    ) -> None:
+        self.waves = simulation.replays[job].waves
+        self.setup = setup
+        names = simulation.population.names
+        self.by_id = {
+            f"{setup.job.name}/{f.round}/{names[f.ue]}": (f, weight)
+            for rnd in flat
+            for f, weight in zip(rnd.fates, rnd.weights, strict=True)
+        }
+
+    def total(
+        self,
+        members: Sequence[tuple[UpdateFate, float]],
+        arithmetic: str,
+        payload_of: Callable[[UpdateFate], Payload],
+    ) -> Accumulator:
+        """Sum over updates."""
+        config = self.setup.config
+        sums = Accumulator(config.layout.elements, arithmetic, config.fraction_bits)
         for fate, weight in members:
-            payload = payload_of(job, fate.ue, fate.round)
+            payload = payload_of(fate)
             sums.add(payload, weight, peak_magnitude(payload))
         return sums
 
+    def over_waves(
+        self, round_index: int, arithmetic: str, payload_of: Callable[[UpdateFate], Payload]
+    ) -> Accumulator:
+        """Sum over the sums of a round's waves."""
+        sums = self.total([], arithmetic, payload_of)
+        for wave in self.waves:
+            if wave.round == round_index:
+                members = [self.by_id[update] for update in wave.manifest]
+                sums.merge(self.total(members, arithmetic, payload_of))
+        return sums
+
+
+def fixed_point_identical(
+    simulation: Simulation, job: int, setup: JobSetup, payload_of: PayloadOf, flat: Sequence[Flat]
+) -> bool:
+    """Whether 64-bit fixed-point sums over waves equal, bit for bit, sums in another order."""
+    waves = _Waves(simulation, job, setup, flat)
+
+    def payload(fate: UpdateFate) -> Payload:
+        return payload_of(job, fate.ue, fate.round)
+
     for rnd in flat:
-        over_waves = Accumulator(elements, "fixed64", bits)
-        for wave in simulation.replays[job].waves:
-            if wave.round == rnd.round:
-                over_waves.merge(total([by_id[update] for update in wave.manifest]))
-        at_once = total(list(zip(rnd.fates, rnd.weights, strict=True))[::-1])
+        reverse = list(zip(rnd.fates, rnd.weights, strict=True))[::-1]
+        at_once = waves.total(reverse, "fixed64", payload)
+        over_waves = waves.over_waves(rnd.round, "fixed64", payload)
         if not np.array_equal(over_waves.total, at_once.total):
             return False
     return True
+
+
+def float64_error(
+    simulation: Simulation, job: int, setup: JobSetup, values_of: ValuesOf, flat: Sequence[Flat]
+) -> float:
+    """Largest deviation of hierarchical from flat averages if updates travelled in float64.
+
+    Updates in fp16 have so few digits that their weighted sums are often exact; in float64 the
+    order of addition shows.
+    """
+    waves = _Waves(simulation, job, setup, flat)
+
+    def payload(fate: UpdateFate) -> Payload:
+        return encode(values_of(job, fate.ue, fate.round), "fp64")
+
+    worst = 0.0
+    for rnd in flat:
+        sums = waves.over_waves(rnd.round, "float64", payload).sums()
+        values = [values_of(job, f.ue, f.round) for f in rnd.fates]
+        reference = flat_average(values, rnd.weights)
+        worst = max(worst, relative_error(sums / sum(rnd.weights), reference))
+    return worst
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def simulated(late="carry_over", restart=False, lost=0.3, seed=11):
         return payloads[key]
 
     answer_lost = rng.random(uploads.outcome.shape) < lost
-    result = replay_job(people, uploads, 0, config, NAMES, payload_of, answer_lost, 1.0)
+    result = replay_job(people, uploads, 0, config, NAMES, "fp16", payload_of, answer_lost, 1.0)
     return people, uploads, config, payload_of, result
 
 
@@ -88,19 +88,19 @@ def test_lost_answers_give_duplicates_and_nothing_else():
 
 
 def test_arrivals_are_those_of_the_radio():
-    people, uploads, config, _, result = simulated()
+    _, uploads, config, _, result = simulated()
     for f in result.fates:
         if f.fate == "delivered":
             assert uploads.outcome[f.ue, f.round] == ARRIVED
             assert f.gnb == uploads.arrival_gnb[f.ue, f.round]
-            begin_s = people.plan.begin_s[0, f.round]
+            begin_s = uploads.begin_s[0, f.round]
             assert uploads.arrival_s[f.ue, f.round] - begin_s <= config.cut_off.max_s
     moved = [
         f for f in result.fates if f.fate == "delivered" and f.gnb != uploads.gnb[f.ue, f.round]
     ]
     assert moved, "no update was counted after a hand-over: the test would be empty"
     for wave in result.waves:
-        begin_s = people.plan.begin_s[0, wave.round]
+        begin_s = uploads.begin_s[0, wave.round]
         assert begin_s <= wave.closed_s <= begin_s + config.cut_off.max_s
 
 

@@ -39,6 +39,7 @@ def plan(ues, **changes):
         "job": np.zeros(ues, np.int64),
         "home": np.zeros(ues, np.int64),
         "begin_s": np.array([[0.0]]),
+        "until_s": 0.0,
         "downlink_bits": np.array([0.0]),
         "update_bits": np.array([10 * MEGA]),
         "compute_s": np.full((ues, 1), 1.0),
@@ -150,6 +151,16 @@ def test_a_ue_that_vanishes_returns_later():
     assert np.isnan(result.arrival_s[0, 0])
 
 
+def test_rounds_back_to_back_begin_when_the_last_upload_is_in():
+    both = rounds_plan(2, 5, compute_s=np.array([[1.0] * 5, [2.0] * 5]), until_s=25.0)
+    result = simulate_uploads(rates([[[2.0] * 10]]), both)
+    # each round: 2 Mbit alone in second 1, both at 1 Mbit/s until 10 s, the other's last 2 Mbit
+    assert result.begin_s[0] == pytest.approx([0.0, 11.0, 22.0, np.inf, np.inf])
+    assert result.arrival_s[0, :3] == pytest.approx([10.0, 21.0, 32.0])
+    assert result.arrival_s[1, :3] == pytest.approx([11.0, 22.0, 33.0])
+    assert (result.outcome[:, 3:] == SAT_OUT).all()
+
+
 def test_what_never_arrives_is_called_so():
     result = simulate_uploads(rates([[[0.001] * 10]]), plan(1, drain_s=50.0))
     assert result.outcome[0, 0] == UNFINISHED
@@ -201,6 +212,7 @@ BEHAVIOUR = Behaviour(
     move_gap_s=0.05,
     give_up=False,
     drain_s=600.0,
+    until_s=0.0,
 )
 JOB = Job("job", 5, 0.0, 240.0, 200.0, 8, 1000, 1000)
 RING = [[5, 1], [0, 2], [1, 3], [2, 4], [3, 5], [4, 0]]

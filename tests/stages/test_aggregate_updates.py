@@ -24,6 +24,12 @@ def document(root: Path, **changes: Any) -> dict[str, Any]:
     """The repository's parameters, shrunk; changes by dotted key."""
     values = copy.deepcopy(parameters.load(root / "params.yaml"))
     small = {"n_gnbs": 6, "history_rounds": 3, "jobs.0.ues_per_gnb": 6}
+    small |= {
+        "quality.gnbs": 2,
+        "quality.rounds": 3,
+        "quality.seeds": 1,
+        "quality.pretrain_steps": 9,
+    }
     for key, value in (small | changes).items():
         *path, last = key.split(".")
         node: Any = values["aggregate_updates"]
@@ -52,7 +58,11 @@ def rates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(root: Path, rates: Path, folder: Path, **changes: Any):
     values = parameters.build(STAGE, document(root, **changes))
-    files = {"rates": rates, "topology": root / values.topology_path}
+    files = {
+        "rates": rates,
+        "topology": root / values.topology_path,
+        "text": root / values.quality.text_path,
+    }
     assert list(check(values, files)) == []
     return STAGE.run(values, Inputs(files), Outputs(STAGE, folder))
 
@@ -124,6 +134,19 @@ def test_transfers_fit_the_topology_and_the_planner(done, root: Path) -> None:
     }
 
 
+def test_quality_curves_are_those_of_the_metrics(done) -> None:
+    result, folder = done
+    rows = table(folder, "quality")
+    assert set(result.metrics["quality"]) == {"wait", "drop", "carry_over", "carry_discount"}
+    assert result.metrics["quality_exact_max_rel_error"] < 1e-12
+    for strategy, figures in result.metrics["quality"].items():
+        mine = [r for r in rows if r["strategy"] == strategy and r["time_s"] <= 3 * 60 + 1e-9]
+        mine.sort(key=lambda r: r["time_s"])
+        last_two = [r["accuracy"] for r in mine[-2:]]
+        assert figures["accuracy"] == pytest.approx(np.mean(last_two))
+        assert figures["round_s"] >= 60.0
+
+
 def test_average_of_the_last_round_is_written(done) -> None:
     _, folder = done
     tensors = load_file(folder / "aggregate.safetensors")
@@ -135,7 +158,10 @@ def test_average_of_the_last_round_is_written(done) -> None:
 def test_same_input_same_bytes(done, root: Path, rates: Path, tmp_path: Path) -> None:
     one, two = (run(root, rates, tmp_path / name) for name in ("one", "two"))
     assert one.metrics == two.metrics
-    for file in ("transfers.parquet", "updates.parquet", "waves.parquet", "aggregate.safetensors"):
+    for file in (
+        *("transfers.parquet", "updates.parquet", "waves.parquet", "quality.parquet"),
+        "aggregate.safetensors",
+    ):
         digests = {
             hashlib.sha256((tmp_path / name / file).read_bytes()).hexdigest()
             for name in ("one", "two")
@@ -167,10 +193,16 @@ def test_dropping_late_updates_loses_weight(root: Path, rates: Path, tmp_path: P
         ({"aggregator.late": "never"}, "late"),
         ({"aggregator.shipped_dtype": "fix64"}, "shipped_dtype"),
         ({"ue.leave_probability": 1.5}, "leave_probability"),
+        ({"quality.heads": 5}, "quality.heads"),
+        ({"quality.slow_labels": 6}, "slow_labels"),
+        ({"quality.test_rows": 3230}, "topics.tsv"),
     ],
 )
 def test_faults_are_found_without_running(root: Path, changes: dict[str, Any], named: str) -> None:
-    files = {"topology": root / "data/topologies/metro.json", "rates": root / "absent"}
+    files = {
+        "topology": root / "data/topologies/metro.json",
+        "text": root / "data/text/topics.tsv",
+    }
     try:
         values = parameters.build(STAGE, document(root, **changes))
     except parameters.RefusedError as refused:
