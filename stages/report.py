@@ -1,0 +1,114 @@
+"""Stage ``report``: one page, published figures beside reproduced ones."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import Field
+
+from pipeline.io import Inputs, Outputs
+from pipeline.stage import (
+    File,
+    Folder,
+    FromRepo,
+    FromStage,
+    MeasuredOf,
+    MetricsOf,
+    Result,
+    Stage,
+    StageParams,
+)
+from ranloom.report import style
+from ranloom.report.data import ReportData, load_published
+from ranloom.report.document import compose
+from ranloom.report.fidelity import COMPARISONS, compare, metrics
+from ranloom.report.page import write
+
+STAGES = (
+    "profile_lut",
+    "calibrate_scheduler",
+    "generate_traces",
+    "replay_spare",
+    "aggregate_updates",
+    "plan_windows",
+    "train_sites",
+)
+TABLES = (
+    ("profile_lut", "latency"),
+    ("profile_lut", "lut"),
+    ("profile_lut", "characterisation"),
+    ("calibrate_scheduler", "trials"),
+    ("generate_traces", "timeline"),
+    ("generate_traces", "cells"),
+    ("replay_spare", "coexistence"),
+    ("aggregate_updates", "transfers"),
+    ("aggregate_updates", "updates"),
+    ("plan_windows", "windows"),
+    ("plan_windows", "sweep"),
+    ("train_sites", "steps"),
+    ("train_sites", "timeline"),
+    ("train_sites", "scaling"),
+)
+MEASURED = ("train_sites",)
+
+
+class Params(StageParams):
+    """Parameters of ``report``."""
+
+    title: str = Field(min_length=1, max_length=200, description="heading of the page")
+    lead: str = Field(min_length=1, max_length=2000, description="first paragraph")
+
+
+def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
+    """Compare, draw, write."""
+    data = ReportData(
+        metrics={stage: inputs.json(f"metrics_{stage}") for stage in STAGES},
+        measured={stage: _measured(inputs.path(f"measured_{stage}")) for stage in MEASURED},
+        tables={f"{s}.{o}": inputs.path(f"{s}_{o}") for s, o in TABLES},
+        published=load_published(inputs.path("published")),
+    )
+    rows = compare(data, COMPARISONS)
+    with style.styled():
+        headlines, sections = compose(data, rows)
+        write(
+            outputs.path("index"),
+            outputs.path("figures"),
+            params.title,
+            params.lead,
+            headlines,
+            sections,
+        )
+    found = [row.ratio for row in rows if row.ratio is not None]
+    return Result(
+        metrics={
+            "fidelity": metrics(rows),
+            "compared": len(rows),
+            "reproduced": sum(row.reproduced is not None for row in rows),
+            "within_25_pct": sum(abs(ratio - 1) <= 0.25 for ratio in found),
+        }
+    )
+
+
+def _measured(folder: Path) -> dict[str, object]:
+    document: dict[str, object] = json.loads((folder / "metrics.json").read_text(encoding="utf-8"))
+    return document
+
+
+STAGE = Stage(
+    name="report",
+    title="Published figures beside reproduced ones",
+    params=Params,
+    inputs={
+        **{f"metrics_{stage}": MetricsOf(stage) for stage in STAGES},
+        **{f"measured_{stage}": MeasuredOf(stage) for stage in MEASURED},
+        **{f"{s}_{o}": FromStage(s, o) for s, o in TABLES},
+        "published": FromRepo("data/published/weaver.yaml"),
+    },
+    outputs={
+        "index": File("index.html", "the report, one file that opens offline"),
+        "figures": Folder("figures", "its figures as PNG"),
+    },
+    run=run,
+    headline=("compared", "reproduced", "within_25_pct"),
+)
