@@ -1,0 +1,97 @@
+"""LDPC decoding on one core: our numba decoder, and Sionna's in the same run where it is installed.
+
+``python bench/ldpc_decoder.py`` prints a table and writes it into ``bench/results.json`` under
+``ldpc_decoder``. CPU seconds, best of several. Sionna comes from ``pip install sionna-no-rt``; it
+decodes blocks of the same code with flooding offset min-sum on one thread.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+
+from bench.aggregation import cpu_s, show, store  # noqa: E402
+from ranloom.gpu.card import load_card  # noqa: E402
+from ranloom.gpu.latency import LatencyModel  # noqa: E402
+from ranloom.ldpc.base_graph import base_graph  # noqa: E402
+from ranloom.ldpc.decoder import DecoderSettings, decode  # noqa: E402
+from ranloom.lut.backends import profile_model  # noqa: E402
+from ranloom.lut.importers import ImportOptions  # noqa: E402
+from ranloom.lut.profile import ProfileRequest  # noqa: E402
+from ranloom.nr.segmentation import work_table  # noqa: E402
+
+LIFTING_SIZE, ITERATIONS = 384, 10
+
+
+def ours_us(graph_index: int, n_rows: int, schedule: str, message_bits: int) -> float:
+    """Microseconds a code block and iteration."""
+    graph = base_graph(graph_index)
+    settings = DecoderSettings(schedule, "offset", message_bits, ITERATIONS, early_stop=False)
+    rng = np.random.default_rng(1)
+    llr = settings.quantise(rng.normal(1.0, 1.5, (1, graph.n_columns * LIFTING_SIZE)))
+    spent = cpu_s(lambda: decode(llr, graph, LIFTING_SIZE, settings, n_rows), repeats=30)
+    return spent / ITERATIONS * 1e6
+
+
+def sionna_us(blocks: int = 16) -> float | None:
+    """Microseconds a code block and iteration of Sionna; None where it is not installed."""
+    try:
+        import torch
+        from sionna.phy.fec.ldpc import LDPC5GDecoder, LDPC5GEncoder
+    except ImportError:
+        return None
+    torch.set_num_threads(1)
+    encoder = LDPC5GEncoder(8448, 3 * 8448)  # base graph 1, lifting size 384, all rows
+    decoder = LDPC5GDecoder(
+        encoder, num_iter=ITERATIONS, cn_update="offset-minsum", hard_out=True, prune_pcm=False
+    )
+    llr = torch.tensor(np.random.default_rng(1).normal(-1.0, 1.5, (blocks, 3 * 8448)))
+    with torch.no_grad():
+        spent = cpu_s(lambda: decoder(llr.float()), repeats=3)
+    return spent / ITERATIONS / blocks * 1e6
+
+
+def full_lut_s() -> float:
+    """Seconds for the whole lookup table: 29 MCS x 273 PRB x 6 SM counts."""
+    wanted = ProfileRequest(
+        work_table(273),
+        load_card(ROOT / "data" / "cards" / "dgx_spark.yaml"),
+        800.0,
+        99,
+        LatencyModel(200.0, 2.332, 0.0084, 1.13),
+        ROOT / "data" / "published" / "weaver.yaml",
+        ROOT / "none",
+        ImportOptions(48, 1.13),
+    )
+    return cpu_s(lambda: profile_model(wanted).lut(wanted))
+
+
+def main() -> None:
+    """Run."""
+    figures = {
+        "bg1_z384_layered_int16_us": ours_us(1, 46, "layered", 16),
+        "bg1_z384_layered_int8_us": ours_us(1, 46, "layered", 8),
+        "bg1_z384_flooding_int16_us": ours_us(1, 46, "flooding", 16),
+        "bg1_z384_16_rows_layered_int16_us": ours_us(1, 16, "layered", 16),
+        "bg1_z384_5_rows_layered_int16_us": ours_us(1, 5, "layered", 16),
+        "bg2_z384_layered_int16_us": ours_us(2, 42, "layered", 16),
+        "full_lut_s": full_lut_s(),
+    }
+    theirs = sionna_us()
+    if theirs is None:
+        print("Sionna is not installed: no comparison")
+    else:
+        figures["sionna_bg1_z384_flooding_us"] = theirs
+        figures["sionna_over_ours_layered_int16"] = theirs / figures["bg1_z384_layered_int16_us"]
+        figures["sionna_over_ours_flooding_int16"] = theirs / figures["bg1_z384_flooding_int16_us"]
+    store("ldpc_decoder", figures)
+    show(figures)
+
+
+if __name__ == "__main__":
+    main()
