@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranloom.errors import InputError
@@ -72,6 +72,7 @@ def test_reservation_slows_down_by_1_76():
     assert SPARK.p99_us(work, 16) / SPARK.p99_us(work, 48) == pytest.approx(1.76, abs=0.005)
 
 
+@settings(deadline=None)
 @given(work=st.integers(1, 20_000), budget=st.floats(150, 2000))
 def test_min_sm_is_the_least_level_within_the_budget(work, budget):
     found = int(SPARK.min_sm(np.array(work), LEVELS, budget, infeasible=999))
@@ -79,6 +80,7 @@ def test_min_sm_is_the_least_level_within_the_budget(work, budget):
     assert found == (fitting[0] if fitting else 999)
 
 
+@settings(deadline=None)
 @given(a=st.floats(10, 500), k=st.floats(0.1, 10), b=st.floats(1e-4, 0.1), seed=st.integers(0, 99))
 def test_latency_fit_recovers_the_model(a, k, b, seed):
     rng = np.random.default_rng(seed)

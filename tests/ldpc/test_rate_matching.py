@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranloom.errors import InputError
@@ -33,6 +33,7 @@ def sent_by_the_letter(word, graph_index, z, payload, n_sent, order, version, li
     return f
 
 
+@settings(deadline=None)
 @given(
     index=st.sampled_from([1, 2]),
     z=st.sampled_from([2, 5, 14, 30]),
@@ -55,6 +56,7 @@ def test_equals_the_standard(index, z, filler, symbols, order, version, share):
     assert word[positions].tolist() == expected
 
 
+@settings(deadline=None)
 @given(
     blocks=st.integers(1, 20),
     symbols=st.integers(20, 5000),

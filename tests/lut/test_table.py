@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranloom.errors import InputError
@@ -24,6 +24,7 @@ def profiles(draw):
     return [(m, p, draw(values)) for m, p in sorted(pairs)]
 
 
+@settings(deadline=None)
 @given(points=profiles(), mcs=st.integers(0, 9), prb=st.integers(1, 40))
 def test_a_query_is_never_optimistic(points, mcs, prb):
     lut = Lut.from_cells(cells(points), n_mcs=10, carrier_prb=40, sm_count=48)
@@ -45,6 +46,7 @@ def test_a_query_is_never_optimistic(points, mcs, prb):
         assert lut.lut_sm(mcs, prb) is None
 
 
+@settings(deadline=None)
 @given(points=profiles())
 def test_envelope_is_monotone_and_no_larger_than_needed(points):
     lut = Lut.from_cells(cells(points), n_mcs=10, carrier_prb=40, sm_count=48)
@@ -57,6 +59,7 @@ def test_envelope_is_monotone_and_no_larger_than_needed(points):
     assert (lut.min_sm_raw != UNPROFILED).sum() == len(points)
 
 
+@settings(deadline=None)
 @given(points=profiles(), mcs=st.integers(0, 9), sm=st.integers(0, 48))
 def test_lut_prb_is_the_inverse_of_lut_sm(points, mcs, sm):
     lut = Lut.from_cells(cells(points), n_mcs=10, carrier_prb=40, sm_count=48)
@@ -70,6 +73,7 @@ def test_lut_prb_is_the_inverse_of_lut_sm(points, mcs, sm):
         assert more is None or more > sm
 
 
+@settings(deadline=None)
 @given(points=profiles(), carrier=st.integers(1, 40))
 def test_columns_round_trip(points, carrier):
     lut = Lut.from_cells(cells(points), n_mcs=10, carrier_prb=40, sm_count=48)

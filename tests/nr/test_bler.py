@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
@@ -69,6 +69,7 @@ def test_curves_pass_through_measured_points(root, mcs, bits, snr_db, rate):
     assert block_error_rate(snr_db, float(snr50), float(sigma), 1) == pytest.approx(rate, abs=0.06)
 
 
+@settings(deadline=None)
 @given(
     snr=st.floats(-10, 30),
     snr50=st.floats(-10, 30),
@@ -90,6 +91,7 @@ def test_no_block_never_fails():
     assert block_error_rate(0.0, 0.0, 0.1, 2) == 0.75
 
 
+@settings(deadline=None)
 @given(snrs=st.lists(st.floats(0.05, 300), min_size=1, max_size=4), share=st.floats(0, 1))
 def test_combining_lies_between_chase_and_incremental_redundancy(snrs, share):
     chase = 10 * math.log10(sum(snrs))

@@ -4,7 +4,7 @@ from math import ceil
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranloom.errors import InputError
@@ -77,6 +77,7 @@ def test_known_cases(size, rate, graph, blocks, lifting):
     assert found.work == blocks * lifting
 
 
+@settings(deadline=None)
 @given(
     size=st.integers(24, 1_300_000),
     rate_1024=st.sampled_from([30, 120, 251, 256, 308, 616, 686, 687, 772, 948]),

@@ -5,7 +5,7 @@ from math import ceil, floor
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranloom.errors import InputError
@@ -70,6 +70,7 @@ def test_known_sizes(n_prb, mcs, options, bits):
     assert transport_block_bits(n_prb, mcs, **options) == bits
 
 
+@settings(deadline=None)
 @given(
     table=st.sampled_from([1, 2, 3]),
     pick=st.integers(0, 4),
