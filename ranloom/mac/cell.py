@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ranloom.mac.bsr import reported_bytes
-from ranloom.mac.controllers.dispatch import Controllers, decide, is_settled
+from ranloom.mac.controllers.dispatch import Controllers, decide, is_settled, skip_empty_slots
 from ranloom.mac.draws import STREAM_BLOCK_ERROR, uniform
 from ranloom.mac.harq import (
     NO_REPORT,
@@ -551,6 +551,7 @@ def run_cell(
             following = min(_next_event(j, rules, gnb, harq, queue, packet, rlc), ul_to)
             skipped = following - j - 1
             if skipped > 0:
+                skip_empty_slots(controllers, skipped, tables)
                 for u in range(n_ue):
                     gnb.throughput[u] *= THROUGHPUT_MEMORY**skipped
                 first = max(j + 1, recorder.trace_from)

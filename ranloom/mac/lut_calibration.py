@@ -82,7 +82,10 @@ def with_budgets(tables: SmTables, max_prb: NDArray[np.int64]) -> SmTables:
     enough = budgets[:, None, :] >= np.arange(n_prb + 1)[None, :, None]
     first = np.where(enough.any(axis=2), enough.argmax(axis=2), len(tables.levels) - 1)
     min_sm = tables.levels[first].reshape(n_mcs, n_prb + 1)
-    return tables._replace(min_sm=min_sm.astype(np.int64), max_prb=by_sm.astype(np.int64))
+    # C order as in the table: another memory layout would compile the slot loop again
+    return tables._replace(
+        min_sm=np.ascontiguousarray(min_sm, np.int64), max_prb=np.ascontiguousarray(by_sm, np.int64)
+    )
 
 
 def level_budgets(tables: SmTables) -> NDArray[np.int64]:

@@ -47,8 +47,8 @@ def sm_tables(lut: Lut, levels: NDArray[np.int64], rounding: str = "ceil") -> Sm
         np.maximum(np.searchsorted(levels, counts, side="right") - 1, 0)
     ]
     return SmTables(
-        np.maximum(min_sm, sm_min),
-        lut.max_prb.astype(np.int64),
+        np.ascontiguousarray(np.maximum(min_sm, sm_min)),
+        np.ascontiguousarray(lut.max_prb, np.int64),
         np.asarray(levels, np.int64),
         level,
         sm_min,

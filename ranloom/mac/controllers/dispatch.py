@@ -8,7 +8,11 @@ from typing import NamedTuple
 from ranloom.mac.controllers.noctrl import NoCtrl, decide_noctrl
 from ranloom.mac.controllers.planned import Planned, decide_planned
 from ranloom.mac.controllers.weaver import Weaver, decide_weaver
-from ranloom.mac.controllers.weaver_plus import WeaverPlus, decide_weaver_plus
+from ranloom.mac.controllers.weaver_plus import (
+    WeaverPlus,
+    decide_weaver_plus,
+    earn_idle_credit,
+)
 from ranloom.mac.kernel import kernel
 
 KIND_NOCTRL, KIND_PLANNED, KIND_WEAVER, KIND_WEAVER_PLUS = range(4)
@@ -47,3 +51,12 @@ def is_settled(controllers, tables):
     if controllers.kind == KIND_WEAVER_PLUS:
         return controllers.weaver_plus.sm[0] == tables.sm_min
     return True
+
+
+@kernel
+def skip_empty_slots(controllers, n_slots, tables):
+    """Let settled controllers pass over empty UL slots as if each had been decided."""
+    if controllers.kind == KIND_WEAVER:
+        controllers.weaver.memory[2] += n_slots
+    elif controllers.kind == KIND_WEAVER_PLUS:
+        earn_idle_credit(controllers.weaver_plus, n_slots, tables)

@@ -225,6 +225,13 @@ def _lowest_sm(floor_sm, limit, mcs_average, backlog_prb, fixed_prb, rules, tabl
 
 
 @kernel
+def earn_idle_credit(controller, n_slots, tables):
+    """Credit of empty UL slots at the smallest reservation, which the shadow has as well."""
+    earned = n_slots * (controller.demand_factor - 1.0) * tables.sm_min
+    controller.account[2] = min(controller.account[2] + earned, controller.credit_limit)
+
+
+@kernel
 def decide_weaver_plus(controller, request, rules, tables, tbs_bytes, grants, decision):
     """One slot; arguments as for :func:`~ranloom.mac.controllers.weaver.decide_weaver`."""
     head = request.head[0]
