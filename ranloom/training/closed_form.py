@@ -80,6 +80,10 @@ def estimate_step(
     path = float(head[-1] + tail[-1] + (forward + backward)[-1] * pace[-1])
     rounds = share / min(window, share)
     pipeline = max(pipeline, path * rounds)
+    control_s = 2.0 * float(np.max(activation.coordinator_latency_s[list(layout.sites())]))
+    waits_s = float(tail.max()) + control_s if costs.unmerged_limit else 0.0
+    if share > costs.unmerged_limit > 0:
+        pipeline = max(pipeline, path + waits_s * (share / costs.unmerged_limit - 1.0))
     gradients = _stage_gradients(layout, costs)
     reduce_s = max(
         _reduce_s(layout.pool(stage), sync, gradients[stage], fanout, chunks)
@@ -88,8 +92,7 @@ def estimate_step(
     if tied and layout.stages > 1:
         first, last = layout.pool(0)[0], layout.pool(layout.stages - 1)[0]
         reduce_s += sync.seconds(first, last, costs.tied_bytes)
-    control = 4.0 * float(np.max(activation.coordinator_latency_s[list(layout.sites())]))
-    return StepEstimate(pipeline, reduce_s, control)
+    return StepEstimate(pipeline, reduce_s, 2.0 * control_s)
 
 
 def _hops(layout: Layout, links: Links, size_bytes: float, serial: bool = False) -> np.ndarray:

@@ -21,6 +21,8 @@ class LayerCosts:
         activation_bytes: activations kept for the backward pass of one micro-batch [L].
         boundary_bytes: output of one layer, sent to the next stage.
         tied_bytes: gradient of the weight that the first and the last stage share.
+        unmerged_limit: gradients of single micro-batches that a site holds at most until these are
+            complete (the commit ledger needs it); 0 where gradients are summed at once.
     """
 
     forward_flop: np.ndarray
@@ -30,6 +32,7 @@ class LayerCosts:
     activation_bytes: np.ndarray
     boundary_bytes: float
     tied_bytes: float = 0.0
+    unmerged_limit: int = 1 << 30
 
     @property
     def layers(self) -> int:
@@ -50,11 +53,13 @@ class LayerCosts:
     def layer_bytes(self, window: int) -> np.ndarray:
         """Memory of a holder for each of its layers [L].
 
-        Weights, the partial sum, and for each micro-batch of the window one unmerged gradient and
-        its activations.
+        Weights, the partial sum, the unmerged gradients, and for each micro-batch of the window its
+        activations.
         """
-        in_work = window * (self.gradient_bytes + self.activation_bytes)
-        return np.asarray(self.weight_bytes + self.gradient_bytes + in_work)
+        gradients = 1 + min(window, self.unmerged_limit)
+        return np.asarray(
+            self.weight_bytes + gradients * self.gradient_bytes + window * self.activation_bytes
+        )
 
     def transit_bytes(self, window: int) -> float:
         """Memory of a holder for retained inputs and outputs."""

@@ -48,6 +48,9 @@ class Fate(IntEnum):
     DEFERRED = 3
 
 
+_WAITING, _COMPLETE, _DEFERRED = int(Fate.WAITING), int(Fate.COMPLETE), int(Fate.DEFERRED)
+
+
 class Verdict(IntEnum):
     """Judgement of a result; everything but ``ACCEPTED`` is a reason of rejection."""
 
@@ -174,6 +177,33 @@ class StepLedger:
         self.records["output"] = NOBODY
         self.fate = np.full(rows, Fate.WAITING, dtype=np.int8)
         self.replica = np.zeros(rows, dtype=np.int32)
+        self._undecided = rows
+        self._waiting = rows
+
+    @property
+    def undecided(self) -> int:
+        """Micro-batches that are neither complete nor deferred."""
+        return self._undecided
+
+    @property
+    def waiting(self) -> int:
+        """Micro-batches that are not in work yet."""
+        return self._waiting
+
+    def decide(self, row: int, fate: Fate) -> None:
+        """A micro-batch goes from one state to a later one.
+
+        Raises:
+            ValueError: complete and deferred are final.
+        """
+        before = self.fate[row]
+        if before >= _COMPLETE:
+            raise ValueError(
+                f"micro-batch {self.micro_batches[row]} is {Fate(before).name} already"
+            )
+        self._waiting -= before == _WAITING
+        self._undecided -= fate >= _COMPLETE
+        self.fate[row] = fate
 
     def key(self, row: int, stage: int) -> TaskKey:
         """Key of a record."""
@@ -238,7 +268,7 @@ class StepLedger:
         if not 0 <= key.stage < self.stages:
             return Verdict.UNAUTHORISED
         row = self.rows[key.micro_batch]
-        if self.fate[row] == Fate.DEFERRED:
+        if self.fate[row] == _DEFERRED:
             return Verdict.STALE_EPOCH
         record = self.records[row, key.stage]
         return Verdict(judge_attempt(record, site, token.task_epoch, token.attempt))
@@ -248,7 +278,7 @@ class StepLedger:
     ) -> Verdict:
         """Judge a backward result and commit its key to the site if it is the first valid one."""
         verdict = self.judge(key, token, site, coordinator)
-        if verdict != Verdict.ACCEPTED:
+        if verdict:
             return verdict
         record = self.records[self.rows[key.micro_batch], key.stage]
         epoch, attempt = token.task_epoch, token.attempt

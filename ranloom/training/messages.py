@@ -595,6 +595,7 @@ class NoteKind(StrEnum):
     REJECTED = "rejected"
     SITE_JOINED = "site_joined"
     SITE_LOST = "site_lost"
+    REBALANCED = "rebalanced"
     LAYOUT_PREPARE = "layout_prepare"
     LAYOUT_COPY = "layout_copy"
     LAYOUT_COMMIT = "layout_commit"

@@ -74,7 +74,7 @@ class TrainingBytes:
     """Bytes a parameter takes.
 
     Args:
-        weights: parameter and optimizer state; moves with a layer.
+        weights: parameter and optimizer state on the device; moves with a layer.
         gradient: one gradient as it is held, summed and sent.
         boundary: one value of a stage's output as it is sent.
     """
@@ -85,7 +85,10 @@ class TrainingBytes:
 
 
 MIXED_PRECISION_ADAM = TrainingBytes(weights=14.0, gradient=2.0, boundary=2.0)
-"""16-bit weights and gradients, 32-bit master copy and two moments."""
+"""16-bit weights and gradients, 32-bit master copy and two moments, all on the device."""
+
+HOST_OPTIMIZER = TrainingBytes(weights=2.0, gradient=2.0, boundary=2.0)
+"""The same with master copy and moments in host memory (WEAVER App. E: dual-tier pool)."""
 
 _HEADS = {
     "opt-125m": 12,
@@ -119,7 +122,11 @@ def model_shape(name: str) -> ModelShape:
 
 
 def layer_costs(
-    shape: ModelShape, samples: int, sequence: int, sizes: TrainingBytes = MIXED_PRECISION_ADAM
+    shape: ModelShape,
+    samples: int,
+    sequence: int,
+    sizes: TrainingBytes = MIXED_PRECISION_ADAM,
+    unmerged_limit: int = 1 << 30,
 ) -> LayerCosts:
     """Costs of each layer for one micro-batch.
 
@@ -131,6 +138,7 @@ def layer_costs(
         samples: samples in a micro-batch m.
         sequence: tokens of a sample T.
         sizes: bytes a parameter takes.
+        unmerged_limit: gradients of single micro-batches that a site holds at most.
     """
     tokens = samples * sequence
     forward = np.full(shape.layers, shape.block_flop(tokens, sequence))
@@ -148,4 +156,5 @@ def layer_costs(
         activation_bytes=activations,
         boundary_bytes=sizes.boundary * tokens * shape.width,
         tied_bytes=sizes.gradient * shape.vocabulary * shape.width,
+        unmerged_limit=unmerged_limit,
     )

@@ -58,6 +58,7 @@ class PlacementProblem:
         fanout: children of a node in the reduction tree.
         chunks: parts in which sums stream through the tree.
         least_replicas: replicas that there must be; rerouting needs two.
+        least_sites: sites that have to take part; where links are slow, fewer may be faster.
         searched_sites: largest number of sites for which exchanges are tried; above, sites are
             taken in order.
     """
@@ -72,6 +73,7 @@ class PlacementProblem:
     fanout: int
     chunks: int
     least_replicas: int = 1
+    least_sites: int = 1
     searched_sites: int = 32
 
 
@@ -96,14 +98,12 @@ def place(
         costs = costs_of(samples)
         micro_batches = problem.step_samples // samples
         for stages in range(1, min(count, costs.layers) + 1):
-            replicas = min(count // stages, micro_batches)
-            if replicas < problem.least_replicas:
-                continue
-            for found in _of_shape(problem, costs, micro_batches, stages, replicas):
-                layout, window, estimate = found
-                if best is None or estimate.step_s < best.estimate.step_s:
-                    shares = _shares(layout, problem.seconds_per_flop)
-                    best = Placement(layout, samples, window, shares, estimate)
+            fewest = max(problem.least_replicas, -(-problem.least_sites // stages))
+            for replicas in range(fewest, min(count // stages, micro_batches) + 1):
+                found = _of_shape(problem, costs, micro_batches, stages, replicas)
+                if found is not None and (best is None or found[2].step_s < best.estimate.step_s):
+                    shares = _shares(found[0], problem.seconds_per_flop)
+                    best = Placement(found[0], samples, found[1], shares, found[2])
     if best is None:
         raise InputError(
             "placement",
@@ -115,8 +115,8 @@ def place(
 
 def _of_shape(
     problem: PlacementProblem, costs: LayerCosts, micro_batches: int, stages: int, replicas: int
-) -> list[tuple[Layout, int, StepEstimate]]:
-    """Best placement of one shape, a list of at most one."""
+) -> tuple[Layout, int, StepEstimate] | None:
+    """Best placement of one shape: layout, window, estimate; None if it does not fit."""
     window = -(-micro_batches // replicas)
     boundaries = tuple(round(stage * costs.layers / stages) for stage in range(stages + 1))
     room = min(float(problem.memory_bytes[site]) for site in problem.sites)
@@ -124,7 +124,7 @@ def _of_shape(
     while window > 1 and costs.stage_bytes(even, window).max() > room:
         window -= 1
     if costs.stage_bytes(even, window).max() > room:
-        return []
+        return None
 
     def step(layout: Layout) -> StepEstimate:
         return estimate_step(
@@ -155,7 +155,7 @@ def _of_shape(
     )
     planned = layout.with_boundaries(0, cut)
     layout = min((layout, planned), key=lambda tried: step(tried).step_s)
-    return [(layout, window, step(layout))]
+    return layout, window, step(layout)
 
 
 def _lanes(

@@ -116,7 +116,7 @@ class RunCycle:
                 actions.extend(self._skip(cycle))
             else:
                 break
-            self._close(cycle, now_s)
+            actions.extend(self._close(cycle, now_s))
             actions.extend(self._between_steps(now_s))
             actions.extend(self._open(now_s))
         return actions
@@ -152,8 +152,8 @@ class RunCycle:
             for site in pool
         ]
 
-    def _close(self, cycle: StepCycle, now_s: float) -> None:
-        """Take a finished step into averages and counters."""
+    def _close(self, cycle: StepCycle, now_s: float) -> list[Action]:
+        """Take a finished step into averages and counters; see whether MLR fires."""
         ledger = cycle.ledger
         deferred = cycle.deferred
         self.queue.put_back(deferred)
@@ -166,13 +166,16 @@ class RunCycle:
         if len(ledger.micro_batches) == self._settings.step_micro_batches:
             self.quotas.settle(self._contributions(ledger))
         fired = self.trigger.observe(len(deferred), len(ledger.micro_batches))
-        if fired and self._settings.rebalancing:
-            self.statistics.replans += 1
-            if self._keeper.rebalance(now_s):
-                self.trigger.reset()
-            else:
-                self._plan_anew()
         self.cycle = None
+        if not (fired and self._settings.rebalancing):
+            return []
+        self.statistics.replans += 1
+        average = self.trigger.average
+        if self._keeper.rebalance(now_s):
+            self.trigger.reset()
+        else:
+            self._plan_anew()
+        return [Note(NoteKind.REBALANCED, ledger.step, value=average)]
 
     def _count(self, cycle: StepCycle) -> None:
         self._next_attempt = cycle.dispatcher.next_attempt

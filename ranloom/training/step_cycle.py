@@ -126,6 +126,7 @@ class StepCycle:
         self._pools = pools
         self._coordinator = coordinator
         self._recovering = False
+        self._may_lack_owner = True
         self._busy_since_s: dict[int, float] = {}
         self._dirty: set[int] = set()
 
@@ -138,9 +139,11 @@ class StepCycle:
     @property
     def lacks_owner(self) -> bool:
         """Whether some key that must run has nobody to run it."""
-        records = self.ledger.records
-        orphan = (records["owner"] < 0) & ~records["committed"]
-        return bool(orphan[self.ledger.fate != Fate.DEFERRED].any())
+        if self._may_lack_owner:
+            records = self.ledger.records
+            orphan = (records["owner"] < 0) & ~records["committed"]
+            self._may_lack_owner = bool(orphan[self.ledger.fate != Fate.DEFERRED].any())
+        return self._may_lack_owner
 
     # --- rerouting -----------------------------------------------------------------------------
 
@@ -221,7 +224,7 @@ class StepCycle:
         for stage in range(self.ledger.stages):
             actions.extend(self.dispatcher.drop_held(row, stage))
             actions.extend(self.dispatcher.withdraw(row, stage))
-        self.ledger.fate[row] = Fate.DEFERRED
+        self.ledger.decide(row, Fate.DEFERRED)
         self._dirty.discard(row)
         actions.extend(self._release(row, frozenset()))
         number = self.ledger.micro_batches[row]
@@ -248,8 +251,7 @@ class StepCycle:
         for row in sorted(self._dirty):
             actions.extend(self.dispatcher.reconcile(row))
         self._dirty.clear()
-        left = self.ledger.rows_of_fate(Fate.WAITING, Fate.IN_WORK)
-        if self.phase == StepPhase.OPEN and not len(left):
+        if self.phase == StepPhase.OPEN and not self.ledger.undecided:
             complete = len(self.ledger.sealed_set())
             enough = complete >= self.plan.least
             self.phase = StepPhase.SEALED if enough else StepPhase.SKIPPED
@@ -260,11 +262,13 @@ class StepCycle:
     def _admit(self) -> None:
         """Take waiting micro-batches into work as far as each replica's window allows."""
         ledger = self.ledger
+        if not ledger.waiting:
+            return
         in_work = Counter(int(ledger.replica[row]) for row in ledger.rows_of_fate(Fate.IN_WORK))
         for row in ledger.rows_of_fate(Fate.WAITING):
             replica = int(ledger.replica[row])
             if in_work[replica] < self._settings.window:
-                ledger.fate[row] = Fate.IN_WORK
+                ledger.decide(int(row), Fate.IN_WORK)
                 in_work[replica] += 1
                 self._dirty.add(int(row))
 
@@ -277,10 +281,12 @@ class StepCycle:
         if verdict != Verdict.ACCEPTED:
             return self._reject(event, verdict)
         row, stage = ledger.rows[event.key.micro_batch], event.key.stage
-        output = ledger.records[row, stage]["output"]
+        record = ledger.records[row, stage]
+        output = record["output"]
         remade = self.dispatcher.remakes_output(row, stage, event.site)
         self.dispatcher.reported(row, stage, event.site, event.direction)
-        self._dirty.add(row)
+        if remade or record["owner"] != event.site or record["backup"] != NOBODY:
+            self._dirty.add(row)  # its neighbours were told to expect the output elsewhere
         if event.direction == Direction.FORWARD or remade:
             if output[event.direction] == NOBODY:
                 output[event.direction] = event.site
@@ -299,7 +305,6 @@ class StepCycle:
     def committed(self, row: int, stage: int, now_s: float) -> list[Action]:
         """A key has been committed: see whether its micro-batch is complete, and merge."""
         ledger = self.ledger
-        self._dirty.add(row)
         self.statistics.last_commit_s = now_s
         number = ledger.micro_batches[row]
         site = int(ledger.records[row, stage]["holder"])
@@ -307,7 +312,7 @@ class StepCycle:
         if ledger.fate[row] == Fate.COMPLETE:
             actions.append(self.merge(row, stage))
         elif ledger.all_committed(row):
-            ledger.fate[row] = Fate.COMPLETE
+            ledger.decide(row, Fate.COMPLETE)
             actions.extend(self.merge(row, at) for at in range(ledger.stages))
         if ledger.all_committed(row):
             holders = frozenset(int(holder) for holder in ledger.records[row]["holder"])
@@ -410,6 +415,7 @@ class StepCycle:
         self.dispatcher.forget_site(site)
         self._busy_since_s.pop(site, None)
         self.reduction.lose_site(site)
+        self._may_lack_owner = True
         touched = forget_site(self.ledger.records, site)
         self._dirty.update(int(row) for row in np.flatnonzero(touched))
         actions = self._reopen_lost()
@@ -434,6 +440,7 @@ class StepCycle:
         ledger = self.ledger
         holder = int(ledger.records[row, stage]["holder"])
         ledger.reopen(row, stage)
+        self._may_lack_owner = True
         self._dirty.add(row)
         self.statistics.reopened += 1
         reason = Fate(ledger.fate[row]).name.lower()

@@ -59,8 +59,13 @@ class Asteroid:
             if found is not None and (best is None or found[0] < best[0]):
                 layout = found[1]
                 window = min(2 * layout.stages - 1, micro_batches)
-                shares = (1.0 / layout.replicas,) * layout.replicas
-                plan = BaselinePlan(layout, samples, window, micro_batches, False, shares)
+                room = [
+                    min(float(problem.memory_bytes[s]) for s in layout.pool(i))
+                    for i in range(layout.stages)
+                ]
+                while window > 1 and (costs.stage_bytes(layout, window) > room).any():
+                    window -= 1
+                plan = BaselinePlan(layout, samples, window, micro_batches, False)
                 best = (found[0], plan)
         if best is None:
             raise InputError("asteroid", f"{len(order)} sites", "allowed: sites that fit the model")
@@ -179,7 +184,7 @@ def plan_rounds(
     ring_gbps: np.ndarray,
     micro_batches: int,
 ) -> tuple[float, np.ndarray]:
-    """Asteroid's dynamic program.
+    """Asteroid's dynamic program; where links dominate and cuts tie, the fastest slowest stage.
 
     Args:
         forward_flop: of each layer [L].
@@ -206,6 +211,7 @@ def plan_rounds(
         size[layer + 1] = size[layer] + layer_bytes[layer]
         gradient[layer + 1] = gradient[layer] + gradient_bytes[layer]
     best = np.full((layers + 1, devices + 1, devices + 1), np.inf)
+    slowest = np.full((layers + 1, devices + 1, devices + 1), np.inf)
     steps = np.zeros((layers + 1, devices + 1, devices + 1, 3, 2 * devices))
     choice = np.zeros((layers + 1, devices + 1, devices + 1, 2), dtype=np.int64)
     trial = np.zeros((3, 2 * devices))
@@ -249,8 +255,16 @@ def plan_rounds(
                         latency = round_latency(
                             trial[0, :count], trial[1, :count], trial[2, :count], micro_batches
                         )
-                        if latency < best[last, used, stages]:
+                        stage_s = trial[1, 0]
+                        if stages > 1:
+                            stage_s = max(stage_s, slowest[rest, left, stages - 1])
+                        known = best[last, used, stages]
+                        if latency < known * (1.0 - 1e-9) or (
+                            latency <= known * (1.0 + 1e-9)
+                            and stage_s < slowest[last, used, stages]
+                        ):
                             best[last, used, stages] = latency
+                            slowest[last, used, stages] = stage_s
                             choice[last, used, stages, 0] = taken
                             choice[last, used, stages, 1] = group
                             steps[last, used, stages, :, :count] = trial[:, :count]

@@ -29,7 +29,7 @@ from ranloom.training.placement import CostsOf, PlacementProblem, place
 
 @dataclass(frozen=True)
 class Confidant:
-    """One pipeline with local updates.
+    """One pipeline with local updates, over the chain of sites that promises the highest rate.
 
     Args:
         micro_batch_samples: sizes to choose from.
@@ -46,31 +46,54 @@ class Confidant:
     name: str = "confidant"
 
     def plan(self, problem: PlacementProblem, costs_of: CostsOf) -> BaselinePlan:
-        """The cut with the fastest bottleneck; the micro-batch with the highest rate.
+        """Best chain and micro-batch: every start, every length, always on along the best link.
 
         Raises:
             InputError: not even one weight copy fits.
         """
-        sites = problem.sites
+        count = len(problem.sites)
+        starts = problem.sites if count <= problem.searched_sites else problem.sites[:1]
+        best: tuple[float, BaselinePlan] | None = None
+        for start in starts:
+            chain = linked_chain(problem, start, count)
+            for length in range(problem.least_sites, count + 1):
+                found = self.plan_chain(problem, costs_of, chain[:length])
+                if found is not None and (best is None or found[0] > best[0]):
+                    best = found
+        if best is None:
+            raise InputError(
+                self.name, f"{count} sites", "allowed: sites that hold a weight copy each"
+            )
+        return best[1]
+
+    def plan_chain(
+        self, problem: PlacementProblem, costs_of: CostsOf, chain: tuple[int, ...]
+    ) -> tuple[float, BaselinePlan] | None:
+        """Predicted rate and plan on a given chain, None if no weight copy fits.
+
+        The cut with the fastest bottleneck, and the micro-batch with the highest rate.
+        """
         best: tuple[float, BaselinePlan] | None = None
         for samples in self.micro_batch_samples:
             costs = costs_of(samples)
-            if self.epoch_samples % samples or costs.layers < len(sites):
+            if self.epoch_samples % samples or costs.layers < len(chain):
                 continue
-            slowest_s, boundaries = bottleneck_cut(problem, costs, sites)
-            layout = Layout(0, boundaries, (tuple(sites),))
-            window = min(2 * len(sites) - 1, self.copies(problem, costs, layout))
-            path_s = _path_s(problem, costs, layout)
-            rate = min(1.0 / slowest_s, window / path_s) * samples
-            if window >= 1 and (best is None or rate > best[0]):
-                count = self.epoch_samples // samples
-                plan = BaselinePlan(layout, samples, window, count, False, (1.0,))
-                best = (rate, plan)
-        if best is None:
-            raise InputError(
-                self.name, f"{len(sites)} sites", "allowed: sites that hold a weight copy each"
-            )
-        return best[1]
+            _, boundaries = bottleneck_cut(problem, costs, chain)
+            layout = Layout(0, boundaries, (chain,))
+            window = min(2 * len(chain) - 1, self.copies(problem, costs, layout))
+            count = self.epoch_samples // samples
+            plan = BaselinePlan(layout, samples, window, count, False)
+            if window >= 1:
+                rate = self.rate(problem, costs, plan)
+                if best is None or rate > best[0]:
+                    best = (rate, plan)
+        return best
+
+    def rate(self, problem: PlacementProblem, costs: LayerCosts, plan: BaselinePlan) -> float:
+        """Samples a second: limited by the slowest stage or link, or by the window."""
+        slowest_s, _ = bottleneck_cut(problem, costs, plan.layout.lanes[0])
+        path_s = _path_s(problem, costs, plan.layout)
+        return min(1.0 / slowest_s, plan.window / path_s) * plan.micro_batch_samples
 
     def copies(self, problem: PlacementProblem, costs: LayerCosts, layout: Layout) -> int:
         """Weight copies, and so micro-batches in work, that the tightest stage has room for."""
@@ -132,8 +155,26 @@ class ConfidantStar(Confidant):
             window,
             self.epoch_samples // samples,
             forward_first=False,
-            replica_shares=tuple(float(share) for share in found.shares),
         )
+
+
+def linked_chain(problem: PlacementProblem, start: int, length: int) -> tuple[int, ...]:
+    """Sites in a row: from the start always on to the unused site with the best link.
+
+    Args:
+        problem: sites and links.
+        start: first site.
+        length: sites wanted; fewer if there are not so many.
+    """
+    links = problem.activation
+    both_ways = np.minimum(links.bandwidth_gbps, links.bandwidth_gbps.T)
+    chain = [start]
+    free = [site for site in problem.sites if site != start]
+    while free and len(chain) < length:
+        rate, delay = both_ways[chain[-1], free], links.latency_s[chain[-1], free]
+        pick = int(np.lexsort((np.asarray(free), delay, -rate))[0])
+        chain.append(free.pop(pick))
+    return tuple(chain)
 
 
 def _pools(layout: Layout) -> list[tuple[int, ...]]:
@@ -158,7 +199,8 @@ def bottleneck_cut(
 ) -> tuple[float, tuple[int, ...]]:
     """Confidant's dynamic program.
 
-    ``dp[j][s] = min_i max(dp[i][s - 1], 2 size / bandwidth, T(i + 1 .. j) slowdown_s)``.
+    ``dp[j][s] = min_i max(dp[i][s - 1], 2 size / bandwidth, T(i + 1 .. j) slowdown_s)``. Where a
+    link is the bottleneck many cuts tie; of these the one with the fastest slowest stage is taken.
 
     Args:
         problem: rates and links.
@@ -171,19 +213,21 @@ def bottleneck_cut(
     layers, stages = costs.layers, len(chain)
     work = np.concatenate([[0.0], np.cumsum(costs.forward_flop + costs.backward_flop)])
     best = np.full((stages, layers + 1), np.inf)
+    slowest = np.full((stages, layers + 1), np.inf)
     origin = np.zeros((stages, layers + 1), dtype=np.int64)
     pace = problem.seconds_per_flop[list(chain)]
-    best[0] = work * pace[0]
-    best[0, 0] = np.inf
+    best[0, 1:] = slowest[0, 1:] = work[1:] * pace[0]
     for stage in range(1, stages):
         gbps = float(problem.activation.bandwidth_gbps[chain[stage - 1], chain[stage]])
         link_s = 2.0 * costs.boundary_bytes * 8e-9 / gbps
         for end in range(stage + 1, layers + 1):
             starts = np.arange(stage, end)
             stage_s = (work[end] - work[starts]) * pace[stage]
+            compute = np.maximum(slowest[stage - 1, starts], stage_s)
             cost = np.maximum(np.maximum(best[stage - 1, starts], stage_s), link_s)
-            pick = int(np.argmin(cost))
+            pick = int(np.lexsort((compute, cost))[0])
             best[stage, end] = cost[pick]
+            slowest[stage, end] = compute[pick]
             origin[stage, end] = starts[pick]
     cut = [layers]
     for stage in range(stages - 1, 0, -1):

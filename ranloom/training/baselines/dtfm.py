@@ -76,10 +76,9 @@ class Dtfm:
                 score *= micro_batches if stages == 1 else 1.0
                 if best is None or score < best[0]:
                     layout = Layout(0, boundaries, _match_lanes(problem, costs, partition))
-                    shares = (1.0 / replicas,) * replicas
                     best = (
                         score,
-                        BaselinePlan(layout, samples, window, micro_batches, True, shares),
+                        BaselinePlan(layout, samples, window, micro_batches, True),
                     )
         if best is None:
             raise InputError("dtfm", f"{count} sites", "allowed: sites that hold an equal share")

@@ -23,7 +23,7 @@ class BaselinePlan:
         window: micro-batches in work at a time in a replica.
         step_micro_batches: micro-batches between two synchronisations.
         forward_first: all forward before all backward tasks (flush) instead of 1F1B.
-        replica_shares: share of each replica in a step [D].
+        unmerged_limit: unmerged gradients of a site; 0 where gradients are summed at once.
     """
 
     layout: Layout
@@ -31,7 +31,7 @@ class BaselinePlan:
     window: int
     step_micro_batches: int
     forward_first: bool
-    replica_shares: tuple[float, ...]
+    unmerged_limit: int = 0
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ class StaticPipeline:
             found.window,
             problem.step_samples // samples,
             forward_first=False,
-            replica_shares=tuple(float(share) for share in found.shares),
         )
 
     def adapt(

@@ -84,6 +84,7 @@ def chaos_world(seed: int, record_messages: bool = False) -> tuple[SimulatedWorl
             memory_bytes=1 << 30,
             loss_notice_s=float(rng.choice([0.05, 0.5, np.inf])),
             sync_s=float(rng.choice([0.0, 0.02, 0.1])),
+            unmerged_limit=int(rng.choice([1, 2, 100])),
         ),
         layout,
         _costs(layers),

@@ -17,6 +17,7 @@ from ranloom.training.simulator.network import CircuitWindow, Network
 from ranloom.training.simulator.world import Occupation, SimulatedWorld, WorldSettings
 
 NEVER_S = 1e9
+NEVER = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,9 @@ class Experiment:
     task_overhead_s: float
     budget_period_s: float
 
-    def problem(self, tflops: np.ndarray, fanout: int, least_replicas: int = 1) -> PlacementProblem:
+    def problem(
+        self, tflops: np.ndarray, fanout: int, least_replicas: int = 1, least_sites: int = 1
+    ) -> PlacementProblem:
         """Placement on the mean capacities that are known in advance."""
         known = np.maximum(tflops[:, : self.plan_seconds].mean(axis=1), 1e-6)
         return PlacementProblem(
@@ -71,6 +74,7 @@ class Experiment:
             fanout=fanout,
             chunks=self.chunks,
             least_replicas=least_replicas,
+            least_sites=least_sites,
         )
 
 
@@ -103,6 +107,7 @@ class SystemRun:
 
     Args:
         name: of the system.
+        model: name of the model.
         plan: what it set out with.
         steps: closed steps.
         tasks: executed tasks.
@@ -113,6 +118,7 @@ class SystemRun:
     """
 
     name: str
+    model: str
     plan: BaselinePlan
     steps: tuple[StepRow, ...]
     tasks: tuple[Occupation, ...]
@@ -157,7 +163,11 @@ def run_system(
         record_tasks: whether to keep the executed tasks.
     """
     costs = layer_costs(
-        experiment.shape, plan.micro_batch_samples, experiment.sequence, experiment.sizes
+        experiment.shape,
+        plan.micro_batch_samples,
+        experiment.sequence,
+        experiment.sizes,
+        plan.unmerged_limit,
     )
     settings = replace(
         settings,
@@ -176,6 +186,7 @@ def run_system(
             memory_bytes=experiment.memory_bytes,
             task_overhead_s=experiment.task_overhead_s,
             forward_first=plan.forward_first,
+            unmerged_limit=plan.unmerged_limit or NEVER,
         ),
         plan.layout,
         costs,
@@ -192,6 +203,7 @@ def run_system(
     peak = float(costs.stage_bytes(plan.layout, plan.window).max())
     return SystemRun(
         name,
+        experiment.shape.name,
         plan,
         step_rows(notes),
         tuple(world.record.occupations),

@@ -153,10 +153,13 @@ class SimulatedSite:
     Args:
         site: number of the site.
         world: what surrounds it.
+        unmerged_limit: with so many unmerged gradients it begins a backward task only for a
+            micro-batch below all of theirs.
         forward_first: forward before backward tasks, as a pipeline with flush does.
     """
 
-    def __init__(self, site: int, world: World, forward_first: bool = False) -> None:
+    def __init__(self, site: int, world: World, unmerged_limit: int, forward_first: bool) -> None:
+        self._unmerged_limit = unmerged_limit
         self._rank = 1 if forward_first else -1
         self.site = site
         self.incarnation = 0
@@ -378,6 +381,12 @@ class SimulatedSite:
         kept = key in self._kept
         if not task.backward or (task.forward and not kept):
             return False
+        if (
+            len(self._held) >= self._unmerged_limit
+            and assign.keep_gradient
+            and min(self._held) < key
+        ):
+            return False
         if assign.gradient_from != FROM_DATA and (key, Direction.BACKWARD) not in self._inputs:
             return False
         return kept or has_activation
@@ -435,7 +444,14 @@ class SimulatedSite:
             if self._running is not None and self._running[0] == action.key:
                 self._stop()
         if self._held.get(action.key) == action.token:
-            del self._held[action.key]
+            self._drop_held(action.key)
+
+    def _drop_held(self, key: TaskKey) -> None:
+        """One unmerged gradient less: what was held back may be ready now."""
+        was_full = len(self._held) >= self._unmerged_limit
+        del self._held[key]
+        if was_full:
+            self._offer_all()
 
     def _on_merge(self, action: Merge) -> None:
         key = action.key
@@ -446,7 +462,7 @@ class SimulatedSite:
             raise ProtocolViolationError(
                 f"site {self.site} has no gradient {key} under {action.token}"
             )
-        del self._held[key]
+        self._drop_held(key)
         books.add(key.micro_batch)
         self._sums.setdefault(key.step, []).append(key.micro_batch)
         self._free(key.step, (key.micro_batch,))
@@ -622,6 +638,7 @@ class SimulatedSite:
 
     def _on_drop(self, action: DropStep) -> None:
         self._forget_step(action.step)
+        self._offer_all()
 
     def _on_checkpoint(self, action: Any) -> None:
         if self.stage != action.stage or self.model_version != action.model_version:

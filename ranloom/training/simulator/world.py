@@ -42,6 +42,7 @@ class WorldSettings:
             the lease.
         sync_s: longest time that events wait for the log to be synced.
         forward_first: sites prefer forward tasks (a pipeline with flush).
+        unmerged_limit: unmerged gradients of a site, above which it holds back.
     """
 
     budget_period_s: float
@@ -50,6 +51,7 @@ class WorldSettings:
     loss_notice_s: float = 0.05
     sync_s: float = 0.0
     forward_first: bool = False
+    unmerged_limit: int = 1 << 30
 
 
 @dataclass(slots=True)
@@ -180,8 +182,8 @@ class SimulatedWorld:
         if self.coordinator.finished:
             return
         self._frozen.pop(site, None)
-        forward_first = self._world.forward_first
-        process = SimulatedSite(site, self, forward_first)
+        habits = (self._world.unmerged_limit, self._world.forward_first)
+        process = SimulatedSite(site, self, *habits)
         self.sites[site] = process
         self._nonce += 1
         self._join(process, self._nonce)

@@ -1,0 +1,209 @@
+"""Deployments of hundreds of sites: networks, and throughput in closed form (section 7.2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ranloom.errors import InputError
+from ranloom.training.baselines.confidant import Confidant, linked_chain
+from ranloom.training.closed_form import estimate_step
+from ranloom.training.costs import LayerCosts
+from ranloom.training.layout import Layout, regular_layout
+from ranloom.training.links import Links
+from ranloom.training.mlr import plan_boundaries
+from ranloom.training.placement import CostsOf, PlacementProblem
+
+
+@dataclass(frozen=True)
+class StarTopology:
+    """The paper's *Typical* setting: sites in a star round cores, cores in a mesh.
+
+    Args:
+        sites_per_core: sites of one core.
+        site_core_gbps: between a site and its core.
+        site_core_ms: one way.
+        core_core_gbps: between two cores.
+        core_core_ms: one way.
+        peer_gbps: direct links between sites of one core.
+    """
+
+    sites_per_core: int
+    site_core_gbps: float
+    site_core_ms: float
+    core_core_gbps: float
+    core_core_ms: float
+    peer_gbps: float
+
+    def links(self, sites: int) -> Links:
+        """End-to-end links: peers directly, sites of different cores through both of them."""
+        core = np.arange(sites) // self.sites_per_core
+        near = core[:, None] == core[None, :]
+        far_gbps = min(self.site_core_gbps, self.core_core_gbps)
+        gbps = np.where(near, self.peer_gbps, far_gbps).astype(np.float64)
+        latency = 2.0 * self.site_core_ms + np.where(near, 0.0, self.core_core_ms)
+        np.fill_diagonal(gbps, np.inf)
+        np.fill_diagonal(latency, 0.0)
+        hub_s = np.full(sites, self.site_core_ms / 1000.0)
+        return Links("typical", gbps, latency / 1000.0, hub_s)
+
+
+def rescaled_links(testbed: Links, sites: int) -> Links:
+    """The paper's *Rescaled* setting: the measured testbed repeated, its link characteristics kept.
+
+    Two sites are linked like the testbed sites that they stand for; two that stand for the same one
+    like a median pair.
+    """
+    rank = np.arange(sites) % testbed.sites
+    pairs = ~np.eye(testbed.sites, dtype=bool)
+    gbps = testbed.bandwidth_gbps[np.ix_(rank, rank)].copy()
+    latency_s = testbed.latency_s[np.ix_(rank, rank)].copy()
+    same = rank[:, None] == rank[None, :]
+    gbps[same] = np.median(testbed.bandwidth_gbps[pairs])
+    latency_s[same] = np.median(testbed.latency_s[pairs])
+    np.fill_diagonal(gbps, np.inf)
+    np.fill_diagonal(latency_s, 0.0)
+    return Links("rescaled", gbps, latency_s, testbed.coordinator_latency_s[rank])
+
+
+@dataclass(frozen=True)
+class ScalePoint:
+    """One system on one deployment.
+
+    Args:
+        tokens_per_s: predicted rate, 0 if it does not fit.
+        peak_bytes: memory of the fullest site.
+        oom: whether that is more than there is.
+        stages: pipeline stages P.
+        replicas: replicas D.
+        micro_batch_samples: samples of a micro-batch.
+    """
+
+    tokens_per_s: float
+    peak_bytes: float
+    oom: bool
+    stages: int
+    replicas: int
+    micro_batch_samples: int
+
+
+def replicated(
+    problem: PlacementProblem,
+    costs_of: CostsOf,
+    sequence: int,
+    stage_counts: Sequence[int],
+    micro_batch_samples: Sequence[int],
+) -> ScalePoint:
+    """Best regular layout (replicas of consecutive sites) by the closed form of a step.
+
+    Args:
+        problem: sites, rates, links and B*.
+        costs_of: costs by micro-batch size.
+        sequence: tokens of a sample.
+        stage_counts: numbers of stages to try.
+        micro_batch_samples: sizes to try.
+    """
+    count = len(problem.sites)
+    room = float(problem.memory_bytes.min())
+    best: ScalePoint | None = None
+    for stages in stage_counts:
+        for samples in micro_batch_samples:
+            costs = costs_of(samples)
+            replicas = count // stages
+            micro_batches = problem.step_samples // samples
+            if not 1 <= replicas <= micro_batches or stages > costs.layers:
+                continue
+            layout, window = _fitted(problem, costs, stages, replicas, micro_batches)
+            peak = float(costs.stage_bytes(layout, window).max())
+            step = estimate_step(
+                layout,
+                costs,
+                problem.seconds_per_flop,
+                micro_batches,
+                window,
+                problem.activation,
+                problem.sync,
+                problem.tied and stages > 1,
+                problem.fanout,
+                problem.chunks,
+            )
+            oom = peak > room
+            rate = 0.0 if oom else micro_batches * samples * sequence / step.step_s
+            point = ScalePoint(rate, peak, oom, stages, replicas, samples)
+            if best is None or (not point.oom, point.tokens_per_s, -point.peak_bytes) > (
+                not best.oom,
+                best.tokens_per_s,
+                -best.peak_bytes,
+            ):
+                best = point
+    if best is None:
+        raise InputError("scaling.stages", stage_counts, f"allowed: some number up to {count}")
+    return best
+
+
+def _fitted(
+    problem: PlacementProblem, costs: LayerCosts, stages: int, replicas: int, micro_batches: int
+) -> tuple[Layout, int]:
+    """Regular layout with planned boundaries, and the widest window that fits."""
+    boundaries = tuple(round(stage * costs.layers / stages) for stage in range(stages + 1))
+    layout = regular_layout(boundaries, replicas)
+    room = float(problem.memory_bytes.min())
+    window = -(-micro_batches // replicas)
+    fixed = float(costs.stage_bytes(layout, 0).max())
+    each = float(costs.stage_bytes(layout, 1).max()) - fixed
+    window = max(1, min(window, int((room - fixed) // each)))
+    try:
+        cut = plan_boundaries(
+            layout,
+            costs,
+            problem.seconds_per_flop,
+            problem.memory_bytes,
+            micro_batches,
+            window,
+            0.0,
+        )
+    except InputError:
+        return layout, window
+    return layout.with_boundaries(0, cut), window
+
+
+def single_pipeline(
+    problem: PlacementProblem,
+    costs_of: CostsOf,
+    sequence: int,
+    stage_counts: Sequence[int],
+    confidant: Confidant,
+) -> ScalePoint:
+    """Confidant: one pipeline, as long as is best, along well-linked sites.
+
+    Args:
+        problem: sites, rates and links.
+        costs_of: costs by micro-batch size.
+        sequence: tokens of a sample.
+        stage_counts: lengths to try.
+        confidant: the planner.
+    """
+    chain = linked_chain(problem, problem.sites[0], max(stage_counts))
+    best: ScalePoint | None = None
+    for length in stage_counts:
+        found = confidant.plan_chain(problem, costs_of, chain[:length])
+        if found is None:
+            continue
+        rate, plan = found
+        costs = costs_of(plan.micro_batch_samples)
+        each = np.add.reduceat(_copy_bytes(costs), np.asarray(plan.layout.boundaries[:-1]))
+        peak = float(plan.window * each.max())
+        if best is None or rate * sequence > best.tokens_per_s:
+            samples = plan.micro_batch_samples
+            best = ScalePoint(rate * sequence, peak, False, length, 1, samples)
+    if best is None:
+        one = float(_copy_bytes(costs_of(1)).sum()) / max(stage_counts)
+        return ScalePoint(0.0, one, True, max(stage_counts), 1, 1)
+    return best
+
+
+def _copy_bytes(costs: LayerCosts) -> np.ndarray:
+    """Confidant: every micro-batch in work has weights and a gradient of its own."""
+    return np.asarray(costs.weight_bytes + costs.gradient_bytes + costs.activation_bytes)
