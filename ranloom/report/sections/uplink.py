@@ -74,22 +74,22 @@ def _notes(data: ReportData) -> tuple[str, ...]:
     mean_kbps = stress["steady_kbps"] + 1000 * stress["burst_mbps"] * stress["burst_s"] / 90
     floor = data.metric("generate_traces", "scenario_1.noctrl.mean_sm")
     load = data.metric("generate_traces", "scenario_1.noctrl.throughput_mbps")
+    lost = data.metric("generate_traces", "stress.noctrl.loss_pct") or 0.0
     yinyang = published["stability"]["scenario_1"]["yinyangran"]["mean_sm"]
     widest = max(published["min_sm_lut"]["min_sm"][3])
     return (
-        f"Scenarios 1 and 2 replay the load of the TRACTOR uplink. It is light ({load:.2g} Mbit/s "
-        f"in scenario 1), so the reservation almost never leaves the smallest partition (mean "
-        f"{floor:.3g} SM) and WEAVER has nothing to smooth. The scaled scenarios multiply the load; "
-        "the factor is a parameter.",
+        f"Scenarios 1 and 2 carry the load of the TRACTOR uplink. It is light ({load:.2g} Mbit/s "
+        f"in scenario 1), so the reservation seldom leaves the smallest partition (mean "
+        f"{floor:.4g} SM without control). The scaled scenarios multiply the load; the factor is a "
+        "parameter.",
         f"Table 3 reports {carried} Mbit/s at {loss_pct} % loss, which implies "
         f"{carried / (1 - loss_pct / 100):.1f} Mbit/s offered. The described traffic, "
         f"{stress['ues']} UEs with one burst of {stress['burst_s']} s in 90 s, offers "
-        f"{stress['ues'] * mean_kbps / 1000:.1f} Mbit/s, which this cell carries without loss.",
+        f"{stress['ues'] * mean_kbps / 1000:.1f} Mbit/s, of which this cell loses {lost:.2g} %.",
         f"The published YinYangRAN mean of {yinyang} SM exceeds what the published table can ask "
-        f"for one slot of 106 PRBs ({widest} SM): demand there was not one lookup of the slot total.",
-        "Where short hard bursts at a high MCS dominate, delaying them costs delay and smoothing "
-        "them costs SMs: the published algorithm then changes the reservation about as often as "
-        "NoCtrl (wideband). WEAVER+ is this project's variant.",
+        f"for one slot of 106 PRBs ({widest} SM): demand there was not one lookup per slot.",
+        "Where short hard bursts at a high MCS dominate (wideband), delaying them costs delay and "
+        "smoothing them costs SMs. WEAVER+ is this project's variant for that regime.",
     )
 
 
