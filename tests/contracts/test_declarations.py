@@ -17,7 +17,7 @@ from pipeline.stage import StageParams, Table
 
 REGISTRY = discover(stages)
 
-HEAVY = ("torch", "mlflow", "prefect", "dvc", "matplotlib", "ortools", "optuna", "pandas", "zmq")
+HEAVY = ("mlflow", "prefect", "dvc", "optuna")
 
 
 def models(model: type[StageParams]) -> Iterator[type[StageParams]]:
