@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -50,6 +50,7 @@ from ranloom.federated.figures import (
 )
 from ranloom.federated.hub import Hub
 from ranloom.federated.layout import TensorLayout
+from ranloom.federated.mobility import Mobility, read_walk
 from ranloom.federated.payload import Payload, encode, payload_bytes
 from ranloom.federated.quality import STRATEGIES, Training, pretrained, run_strategy, summary
 from ranloom.federated.radio import CellRates
@@ -127,7 +128,10 @@ class UeParams(StageParams):
     work: Literal["fixed_steps", "one_epoch"] = Field(description="whether time grows with n_k")
     leave_probability: float = Field(ge=0, lt=1, description="vanishes while it works for a round")
     return_probability: float = Field(gt=0, le=1, description="is back at the next begin")
-    moves_per_hour: float = Field(ge=0, le=3600, description="hand-overs of a UE per hour")
+    mobility: Literal["poisson", "walk"] = Field(description="how moving UEs move")
+    moving_share: float = Field(ge=0, le=1, description="of the UEs")
+    moves_per_hour: float = Field(ge=0, le=3600, description="hand-overs of one, for poisson")
+    walk_path: str = Field(description="CSV file: second, cell; for walk")
     move_gap_s: float = Field(gt=0, le=60, description="interruption by a hand-over, s")
     restart_on_move: bool = Field(description="a hand-over restarts an upload (else it goes on)")
     downlink_mbps: float = Field(gt=0, description="of a cell, for model distribution, Mbit/s")
@@ -235,16 +239,21 @@ class Params(StageParams):
     bursts: BurstParams
     quality: QualityParams
 
-    def behaviour(self) -> Behaviour:
-        """Behaviour of the UEs."""
+    def behaviour(self, walk: Path) -> Behaviour:
+        """Behaviour of the UEs.
+
+        Raises:
+            InputError: a walk that cannot be used.
+        """
         ue = self.ue
+        followed = read_walk(walk) if ue.mobility == "walk" else None
         return Behaviour(
             classes=tuple(UeClass(**vars(c)) for c in ue.classes),
             samples=SampleCounts(**vars(ue.samples)),
             work=ue.work,
             leave_probability=ue.leave_probability,
             return_probability=ue.return_probability,
-            moves_per_hour=ue.moves_per_hour,
+            mobility=Mobility(ue.moving_share, ue.moves_per_hour, followed),
             downlink_mbps=ue.downlink_mbps,
             multicast=ue.multicast,
             restart_on_move=ue.restart_on_move,
@@ -332,18 +341,17 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
     if params.quality.width % params.quality.heads:
         allowed = f"allowed: a divisor of the width {params.quality.width}"
         yield Fault(f"{key}.quality.heads", params.quality.heads, allowed)
-    text = files.get("text")
-    if text is not None and text.is_file():
-        try:
-            params.quality.task(text)
-        except InputError as error:
-            yield Fault(error.where, error.value, error.allowed)
-    path = files.get("topology")
-    if path is not None and path.is_file():
-        try:
-            gnb_nodes(read_topology(path), params.n_gnbs)
-        except InputError as error:
-            yield Fault(error.where, error.value, error.allowed)
+    read: dict[str, Callable[[Path], object]] = {
+        "text": params.quality.task,
+        "walk": read_walk,
+        "topology": lambda path: gnb_nodes(read_topology(path), params.n_gnbs),
+    }
+    for name, reader in read.items():
+        if name in files and files[name].is_file():
+            try:
+                reader(files[name])
+            except InputError as error:
+                yield Fault(error.where, error.value, error.allowed)
 
 
 def read_topology(path: Path) -> Topology:
@@ -397,7 +405,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     def payload_of(job: int, ue: int, round_index: int) -> Payload:
         return encode(values_of(job, ue, round_index), setups[job].update_dtype)
 
-    behaviour = params.behaviour()
+    behaviour = params.behaviour(inputs.path("walk"))
     answers = Answers(params.ue.lost_answer_probability, params.ue.retry_s)
     simulation = simulate(setups, network, behaviour, answers, payload_of, [*seed, _ROUNDS])
     histories = earlier_rounds(
@@ -483,12 +491,17 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
         ),
     }
     rate = measure_core_gbytes_per_s(setups[0].update_dtype)
-    metrics |= quality(params, setups[0], network, inputs.path("text"), outputs)
+    metrics |= quality(params, setups[0], network, behaviour, inputs.path("text"), outputs)
     return Result(metrics, {"core_gbytes_per_s": rate})
 
 
 def quality(
-    params: Params, setup: JobSetup, network: Network, text: Path, outputs: Outputs
+    params: Params,
+    setup: JobSetup,
+    network: Network,
+    behaviour: Behaviour,
+    text: Path,
+    outputs: Outputs,
 ) -> dict[str, Any]:
     """Fine-tune with every strategy on part of the network; writes the curves."""
     chosen = params.quality
@@ -526,7 +539,7 @@ def quality(
             strategy,
             replace(setup, job=job),
             part,
-            params.behaviour(),
+            behaviour,
             training,
             task,
             model,
@@ -633,6 +646,7 @@ STAGE = Stage(
     inputs={
         "rates": FromStage("generate_traces", "ue_rates"),
         "topology": FromParam("aggregate_updates.topology_path"),
+        "walk": FromParam("aggregate_updates.ue.walk_path"),
         "text": FromParam("aggregate_updates.quality.text_path"),
     },
     outputs={

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ranloom.errors import InputError
+from ranloom.federated.mobility import Mobility
 from ranloom.federated.radio import UploadPlan
 
 
@@ -107,7 +108,7 @@ class Behaviour:
             to n_k over the median of its job).
         leave_probability: that a UE vanishes while it works for a round.
         return_probability: that one that is away is back at the next begin, each time.
-        moves_per_hour: hand-overs of a UE.
+        mobility: when they change their gNB.
         downlink_mbps: of a cell, for model distribution.
         multicast: whether the cell sends the model once for all its UEs.
         restart_on_move: whether a hand-over restarts an upload.
@@ -123,7 +124,7 @@ class Behaviour:
     work: str
     leave_probability: float
     return_probability: float
-    moves_per_hour: float
+    mobility: Mobility
     downlink_mbps: float
     multicast: bool
     restart_on_move: bool
@@ -258,12 +259,11 @@ def _moves(
     end_s: float,
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.int64]]:
-    """Hand-overs of each UE as a Poisson process along the neighbour relation."""
+    """Hand-overs of each UE along the neighbour relation."""
     events: list[tuple[float, int, int]] = []
-    expected = behaviour.moves_per_hour * end_s / 3600.0
-    for ue, count in enumerate(rng.poisson(expected, home.size)):
+    for ue in range(home.size):
         at = int(home[ue])
-        for moment in np.sort(rng.random(count) * end_s):
+        for moment in behaviour.mobility.times_s(end_s, rng):
             if neighbours[at]:
                 at = int(neighbours[at][int(rng.integers(len(neighbours[at])))])
                 events.append((float(moment), ue, at))

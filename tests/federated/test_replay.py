@@ -5,6 +5,7 @@ import pytest
 
 from ranloom.federated.cutoff import CutOff
 from ranloom.federated.hub import Hub, flat_average, relative_error
+from ranloom.federated.mobility import Mobility
 from ranloom.federated.payload import decode, encode
 from ranloom.federated.radio import ARRIVED, SAT_OUT, CellRates, simulate_uploads
 from ranloom.federated.replay import replay_job
@@ -19,7 +20,7 @@ RULE = CutOff("mad", 40.0, 160.0, 1.0, 1.0)
 def simulated(late="carry_over", restart=False, lost=0.3, seed=11):
     job = replace(JOB, update_bytes=16_000_000, model_bytes=16_000_000)
     behaviour = replace(
-        BEHAVIOUR, restart_on_move=restart, moves_per_hour=60.0, give_up=late == "drop"
+        BEHAVIOUR, restart_on_move=restart, mobility=Mobility(1.0, 60.0), give_up=late == "drop"
     )
     people = draw_population([job], 6, RING, behaviour, [seed])
     rng = np.random.default_rng(seed)

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from ranloom.errors import InputError
+from ranloom.federated.mobility import Mobility
 from ranloom.federated.radio import (
     ARRIVED,
     GAVE_UP,
@@ -205,7 +206,7 @@ BEHAVIOUR = Behaviour(
     work="fixed_steps",
     leave_probability=0.1,
     return_probability=0.5,
-    moves_per_hour=20.0,
+    mobility=Mobility(1.0, 20.0),
     downlink_mbps=300.0,
     multicast=True,
     restart_on_move=False,

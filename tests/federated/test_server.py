@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
+from safetensors.numpy import save_file
 
 from ranloom.errors import InputError
 from ranloom.federated.accumulator import Accumulator
@@ -25,6 +26,7 @@ from ranloom.federated.payload import encode, peak_magnitude
 from ranloom.federated.protocol import encode_message
 from ranloom.federated.server import main
 from ranloom.federated.server_config import read_config
+from ranloom.federated.update import UpdateHeader
 from tests.federated.builders import values_of
 
 LAYOUT = TensorLayout.of([("lora_A", (8, 512)), ("lora_B", (512, 8))])
@@ -101,8 +103,8 @@ def sent(ue: str, n_k: int, dtype: str = "fp32"):
     return encode(n_k * 1e-3 * values_of(ue, 0, LAYOUT.elements), dtype)
 
 
-def exact_total(updates):
-    total = Accumulator(LAYOUT.elements, "fixed64")
+def exact_total(updates, elements=LAYOUT.elements):
+    total = Accumulator(elements, "fixed64")
     for payload, n_k in updates:
         total.add(payload, float(n_k), peak_magnitude(payload))
     return total.total
@@ -205,6 +207,76 @@ def test_hand_over_between_two_processes(server, core, tmp_path):
     finally:
         there.close()
         other.kill()
+
+
+def ue_process(endpoint, tensors, ue="ue0", *options):
+    command = [sys.executable, "-m", "ranloom.federated.ue_process", endpoint, "--job", "job"]
+    command += ["--ue", ue, "--round", "0", "--n-k", "9", "--dtype", "fp32"]
+    command += ["--tensors", str(tensors), "--timeout-s", "5", *options]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).resolve().parents[2],
+    )
+
+
+def test_a_ue_process_that_is_killed_goes_on_where_it_was(tmp_path):
+    layout = TensorLayout.of([("lora_A", (64, 1024))])
+    server = Process(
+        tmp_path,
+        tensors=[("lora_A", [64, 1024])],
+        staging_bytes=2_000_000,
+        chunk_bytes=1024,
+    )
+    core = CoreClient(server.endpoints[1], timeout_s=5.0)
+    try:
+        core.attach("ue0")
+        core.begin_round(0, ["ue0"])
+        flat = values_of("ue0", 0, layout.elements).astype(np.float32)
+        tensors = tmp_path / "update.safetensors"
+        save_file(layout.unflatten(flat), tensors)
+        first = ue_process(server.endpoints[0], tensors)
+        while core.status()["staged_bytes"] == 0:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        first.kill()
+        first.communicate()
+        asked = UeClient(server.endpoints[0], timeout_s=5.0)
+        payload = encode(flat, "fp32")
+        header = UpdateHeader(
+            *("job/0/ue0", "ue0", 0, 9, "fp32", 0, layout.digest),
+            hashlib.sha256(payload.data).hexdigest(),
+        )
+        missing = asked.link.ask("offer", header=vars(header).copy())[0]["missing"]
+        asked.close()
+        assert 0 < len(missing) < 256, "killed too early or too late to tell"
+        second = ue_process(server.endpoints[0], tensors)
+        output, error = second.communicate(timeout=60)
+        assert second.returncode == 0, error
+        assert json.loads(output)["kind"] in ("counted", "duplicate")
+        assert core.status()["account"]["delivered"] == 9
+        wave = core.next_wave()
+        assert np.array_equal(wave.sums.total, exact_total([(payload, 9)], layout.elements))
+        stranger = ue_process(server.endpoints[0], tensors, "ue1")
+        output, _ = stranger.communicate(timeout=60)
+        assert (stranger.returncode, json.loads(output)["reason"]) == (1, "not_attached")
+    finally:
+        core.close()
+        server.kill()
+
+
+@pytest.mark.parametrize("content", [None, b"no tensors"])
+def test_a_ue_process_without_an_update(tmp_path, content):
+    path = tmp_path / "update.safetensors"
+    if content:
+        path.write_bytes(content)
+    process = ue_process("ipc:///nowhere", path)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "update.safetensors" in error
+    assert error.count("\n") == 1
 
 
 def raw(endpoint: str, *frames: bytes, wait_s: float = 1.0):

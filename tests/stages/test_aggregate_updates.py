@@ -62,6 +62,7 @@ def run(root: Path, rates: Path, folder: Path, **changes: Any):
         "rates": rates,
         "topology": root / values.topology_path,
         "text": root / values.quality.text_path,
+        "walk": root / values.ue.walk_path,
     }
     assert list(check(values, files)) == []
     return STAGE.run(values, Inputs(files), Outputs(STAGE, folder))
@@ -175,6 +176,13 @@ def test_dropping_late_updates_loses_weight(root: Path, rates: Path, tmp_path: P
     assert metrics["weight"]["carried"] == 0
     assert set(metrics["weight"]["dropped_by"]) > {"left"}
     assert metrics["weight_conserved"] is True
+
+
+def test_a_walk_moves_more_than_nobody(root: Path, rates: Path, tmp_path: Path) -> None:
+    walk = {"ue.mobility": "walk", "ue.moving_share": 1.0}
+    moved = run(root, rates, tmp_path / "walk", **walk).metrics["moved_while_uploading"]
+    still = run(root, rates, tmp_path / "still", **{"ue.moving_share": 0.0}).metrics
+    assert moved > still["moved_while_uploading"] == 0
 
 
 @pytest.mark.parametrize(
