@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field
 
@@ -12,7 +12,10 @@ from ranloom.training.settings import CoordinatorSettings
 from ranloom.training.simulator.comparison import BASELINES, SYSTEMS
 from ranloom.training.simulator.experiment import NEVER_S
 
-ModelName = Literal[tuple(SHAPES)]  # type: ignore[valid-type]
+if TYPE_CHECKING:
+    ModelName = str
+else:
+    ModelName = Literal[tuple(SHAPES)]
 SystemName = Literal[SYSTEMS]
 BaselineName = Literal[BASELINES]
 
