@@ -13,11 +13,11 @@ from ranloom.training.simulator.comparison import BASELINES, SYSTEMS
 from ranloom.training.simulator.experiment import NEVER_S
 
 if TYPE_CHECKING:
-    ModelName = str
-else:
+    ModelName = SystemName = BaselineName = str
+else:  # names that the library registers, known only when it is imported
     ModelName = Literal[tuple(SHAPES)]
-SystemName = Literal[SYSTEMS]
-BaselineName = Literal[BASELINES]
+    SystemName = Literal[tuple(SYSTEMS)]
+    BaselineName = Literal[tuple(BASELINES)]
 
 
 class Base(StageParams):
