@@ -120,7 +120,7 @@ def replay(
         wave_us,
         np.minimum(factor, 1.0 + MAX_OVERRUN),
         reservation.slot_us,
-        mechanism.outage_us,
+        mechanism.outage_us + workload.relaunch_us,
         RESTARTS.index(restart),
         seconds,
     )

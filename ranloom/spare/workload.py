@@ -21,12 +21,15 @@ class Workload:
         restart: what starts over when the partition changes under it: nothing but the tiles in
             flight (``tile``), the current product (``gemm``), or the whole unit (``unit``).
         tokens: training tokens of one unit, 0 where that has no meaning.
+        relaunch_us: time after a change of the partition before the workload runs again,
+            beyond what the sharing mechanism takes.
     """
 
     name: str
     gemms: tuple[Gemm, ...]
     restart: Restart
     tokens: int
+    relaunch_us: float = 0.0
 
     @property
     def flops(self) -> float:
@@ -34,9 +37,18 @@ class Workload:
         return sum(gemm.flops for gemm in self.gemms)
 
 
-def gemm_chain(name: str, *, length: int, m: int, n: int, k: int, restart: Restart) -> Workload:
+def gemm_chain(
+    name: str,
+    *,
+    length: int,
+    m: int,
+    n: int,
+    k: int,
+    restart: Restart,
+    relaunch_us: float = 0.0,
+) -> Workload:
     """Chain of equal dependent products (WEAVER Table 5: 64 of 20480 x 1024 x 1024)."""
-    return Workload(name, (Gemm(m, n, k),) * length, restart, 0)
+    return Workload(name, (Gemm(m, n, k),) * length, restart, 0, relaunch_us)
 
 
 def transformer_step(

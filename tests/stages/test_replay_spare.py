@@ -52,8 +52,14 @@ def paths(root: Path, tmp_path: Path) -> dict[str, Path]:
     return found | cards
 
 
-def run(root: Path, paths: dict[str, Path], folder: Path):
-    values = parameters.build(STAGE, parameters.load(root / "params.yaml"))
+def run(root: Path, paths: dict[str, Path], folder: Path, **changed: dict):
+    document = parameters.load(root / "params.yaml")
+    block = document["replay_spare"]
+    block["checks"]["trials"] = 200
+    block["synthetic"]["traces"] = 1
+    for name, values in changed.items():
+        block[name].update(values)
+    values = parameters.build(STAGE, document)
     return STAGE.run(values, Inputs(paths), Outputs(STAGE, folder))
 
 
@@ -79,6 +85,50 @@ def test_rows_and_metrics(root: Path, paths: dict[str, Path], tmp_path: Path) ->
     # The compared controller has a row under every mechanism.
     mechanisms = {r["mechanism"] for r in rows if r["controller"] == "weaver"}
     assert mechanisms == {"green_context", "mps", "mig", "context_switch"}
+
+
+def test_power_is_that_of_the_spare_sms(root: Path, paths: dict[str, Path], tmp_path: Path) -> None:
+    run(root, paths, tmp_path / "out")
+    rows = pq.read_table(tmp_path / "out" / "coexistence.parquet").to_pylist()
+    own = {(r["controller"], r["workload"]): r for r in rows if r["own"]}
+    weaver = own["weaver", "training_step"]
+    # 94 of 142 SMs of a card of 350 W, whatever they get done.
+    assert weaver["w_per_tflops"] * weaver["useful_tflops"] == pytest.approx(350 * 94 / 142)
+    assert own["noctrl", "gemm_chain"]["w_per_tflops"] == np.inf
+
+
+def test_second_reading_reproduces_published_ratios(
+    root: Path, paths: dict[str, Path], tmp_path: Path
+) -> None:
+    """One set of constants: within 25 % of 2.91 and 1.76, four times over yinyangran."""
+    metrics = run(root, paths, tmp_path / "out", synthetic={"traces": 5}).metrics["synthetic"]
+    published = {"scenario_1": 2.91, "scenario_2": 1.76}
+    for scenario, ratio in published.items():
+        found = metrics[scenario]
+        assert found["useful_ratio_weaver_over_noctrl"] == pytest.approx(ratio, rel=0.25)
+        assert found["useful_ratio_weaver_over_yinyangran"] >= 4.0
+        tflops = [found[c]["useful_tflops"] for c in ("weaver", "noctrl", "yinyangran")]
+        assert tflops == sorted(tflops, reverse=True)
+        assert found["weaver"]["efficiency_pct"] >= 80.0
+        assert found["weaver"]["with_loss_efficiency_pct"] >= 80.0
+        assert found["weaver"]["violations"] <= found["noctrl"]["violations"]
+        for constant in ("relaunch", "checkpoint"):
+            without = metrics[f"without_{constant}"][scenario]
+            name = {"relaunch": "noctrl", "checkpoint": "yinyangran"}[constant]
+            key = f"useful_ratio_weaver_over_{name}"
+            assert without[key] < 0.75 * found[key]
+
+
+def test_checks_are_measured_on_both_types(
+    root: Path, paths: dict[str, Path], tmp_path: Path
+) -> None:
+    checks = run(root, paths, tmp_path / "out").metrics["checks"]
+    assert checks["trials"] == 400
+    assert checks["detected_pct"] == 100.0
+    assert checks["false_alarm_pct"] == 0.0
+    small = run(root, paths, tmp_path / "small", checks={"corruption_rms": 0.05}).metrics["checks"]
+    assert small["float32"]["detected_pct"] == 100.0
+    assert small["detected_pct"] == small["bfloat16"]["detected_pct"] < 10.0
 
 
 def test_spare_per_second(root: Path, paths: dict[str, Path], tmp_path: Path) -> None:
