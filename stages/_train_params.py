@@ -13,7 +13,9 @@ from ranloom.training.simulator.comparison import BASELINES, SYSTEMS
 from ranloom.training.simulator.experiment import NEVER_S
 
 if TYPE_CHECKING:
-    ModelName = SystemName = BaselineName = str
+    ModelName = str
+    SystemName = str
+    BaselineName = str
 else:  # names that the library registers, known only when it is imported
     ModelName = Literal[tuple(SHAPES)]
     SystemName = Literal[tuple(SYSTEMS)]
