@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from pipeline.stage import Folder, Stage, Table
+from pipeline.stage import Folder, Plot, Stage, Table
 
 if TYPE_CHECKING:
     from pipeline.fingerprint import Entry
@@ -69,23 +70,28 @@ def log_content(store: Store, run_id: str, stage: Stage, root: Path) -> None:
                 data = {n: preview.column(n).to_pylist() for n in preview.schema.names}
                 store.client.log_table(run_id, data, f"preview/{path.stem}.json")
     for plot in stage.plots:
-        _log_series(store, run_id, stage, plot.output, plot.x, plot.y, folder)
+        _log_series(store, run_id, stage, plot, folder)
 
 
-def _log_series(
-    store: Store, run_id: str, stage: Stage, output: str, x: str, y: str, folder: Path
-) -> None:
-    declared = stage.outputs[output]
+def _log_series(store: Store, run_id: str, stage: Stage, plot: Plot, folder: Path) -> None:
+    declared = stage.outputs[plot.output]
     assert isinstance(declared, Table)
-    labels = [c.name for c in declared.columns if c.type == "string"]
-    table = pq.read_table(folder / declared.file, columns=[*labels, x, y])
+    types = {c.name: c.type for c in declared.columns}
+    if types[plot.x] == "string":  # a bar chart: a metric series needs a number as its step
+        return
+    labels = [n for n, kind in types.items() if kind == "string" and n not in plot.where]
+    columns = dict.fromkeys([*labels, *plot.where, plot.x, plot.y])
+    table = pq.read_table(folder / declared.file, columns=list(columns))
+    for name, value in plot.where.items():
+        table = table.filter(pc.equal(table.column(name).cast(pa.scalar(value).type), value))
     now_ms = int(time.time() * 1000)
     points = []
     for label, group in _groups(table, labels):
-        stride = -(-group.num_rows // _SERIES_POINTS)
-        name = "/".join(["series", output, y, *label])
-        steps = group.column(x).to_pylist()[::stride]
-        values = group.column(y).to_pylist()[::stride]
+        stride = max(1, -(-group.num_rows // _SERIES_POINTS))
+        shown = (str(value) for value in plot.where.values())
+        name = "/".join(["series", plot.output, plot.y, *shown, *label])
+        steps = group.column(plot.x).to_pylist()[::stride]
+        values = group.column(plot.y).to_pylist()[::stride]
         points += [
             (name, float(v), now_ms, round(float(s)))
             for s, v in zip(steps, values, strict=True)

@@ -48,7 +48,8 @@ def draw_traces(pool: Sequence[np.ndarray], sites: int, seconds: int, seed: int)
     """Independent draws: for each site a trace of the pool from a random second on [N, K].
 
     A trace shorter than that is repeated from its beginning. The draw depends on the seed and on
-    the number of traces only, so pools of the same scenarios give every system the same sites.
+    the number of traces only, so pools of the same scenarios give every system the same sites. A
+    draw without any compute moves on to the next second that has some: such a site does not train.
 
     Args:
         pool: traces by second.
@@ -61,7 +62,11 @@ def draw_traces(pool: Sequence[np.ndarray], sites: int, seconds: int, seed: int)
     for site in range(sites):
         trace = pool[int(rng.integers(len(pool)))]
         start = int(rng.random() * len(trace))
-        drawn[site] = trace[(start + np.arange(seconds)) % len(trace)]
+        window = trace[(start + np.arange(seconds)) % len(trace)]
+        if not window.any() and trace.any():
+            start += int(np.flatnonzero(np.roll(trace, -start))[0])
+            window = trace[(start + np.arange(seconds)) % len(trace)]
+        drawn[site] = window
     return drawn
 
 
