@@ -172,7 +172,7 @@ def write_plots(stage: Stage, folder: Path) -> None:
         for column, value in plot.where.items():
             table = table.filter(pc.equal(table[column], value))
         stride = max(1, -(-table.num_rows // _PLOT_ROWS))
-        table = table.take(list(range(0, table.num_rows, stride)))
+        table = table.take(pa.array(range(0, table.num_rows, stride), pa.int64()))
         pyarrow.csv.write_csv(table.select([plot.x, plot.y]), path)
 
 

@@ -67,8 +67,9 @@ def _fidelity(rows: Sequence[Row]) -> Section:
         "Published beside reproduced",
         (
             "Every published value that the chain reproduces, with what this run computed. A "
-            "ratio of 1 is agreement. Nothing is tuned to close a gap; the sections below say "
-            "where a gap comes from.",
+            "ratio of 1 is agreement. The few constants that are fitted to published values are "
+            "named in their sections; no other gap is tuned away, and the sections say where the "
+            "gaps come from.",
         ),
         grids=(
             Grid(

@@ -130,7 +130,7 @@ def test_unreadable_files_are_named(tmp_path: Path, name: str, text: str, says: 
 
 
 def test_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"absent\.gml"):
+    with pytest.raises(InputError, match=r"an existing \.gml or \.json file"):
         load_topology(tmp_path / "absent.gml", None, LINKS)
 
 
