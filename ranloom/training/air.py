@@ -324,13 +324,37 @@ def plan_interval(ledger: StepLedger, inputs: AirInputs) -> AirPlan:
     return AirPlan(tuple(moves), tuple(sorted(deferred)), tuple(late))
 
 
+@njit(cache=True)
+def late_keys(
+    records: np.ndarray, fate: np.ndarray, owned_s: np.ndarray, lag_s: float
+) -> np.ndarray:
+    """Open keys, their owner probably at them, that are not doubled yet [K, 2] (row, stage).
+
+    Only those of owners that have more than ``lag_s`` to do.
+    """
+    rows, stages = records.shape
+    found = np.zeros((rows * stages, 2), dtype=np.int64)
+    count = 0
+    for row in range(rows):
+        if fate[row] != 1 and fate[row] != 2:
+            continue
+        for stage in range(stages):
+            record = records[row, stage]
+            alone = record["attempt"] >= 0 and record["backup_attempt"] < 0
+            if alone and is_runnable(records, row, stage) and owned_s[record["owner"]] > lag_s:
+                found[count, 0] = row
+                found[count, 1] = stage
+                count += 1
+    return found[:count]
+
+
 def plan_speculation(ledger: StepLedger, inputs: AirInputs) -> tuple[Move, ...]:
     """Second executions of the last micro-batches whose owner runs late (Fig. 9).
 
     Only once nothing waits any more, for tasks that their owner may be working on (others move),
     and only where an equivalent-stage executor would be clearly earlier.
     """
-    if len(ledger.rows_of_fate(Fate.WAITING)) or not np.isfinite(inputs.steal_s):
+    if ledger.waiting or not np.isfinite(inputs.steal_s):
         return ()
     owned_s = owned_seconds(
         ledger.records,
@@ -341,23 +365,20 @@ def plan_speculation(ledger: StepLedger, inputs: AirInputs) -> tuple[Move, ...]:
         inputs.stuck_s,
     )
     found: list[Move] = []
-    for row in (int(row) for row in ledger.rows_of_fate(Fate.IN_WORK, Fate.COMPLETE)):
-        for stage, pool in enumerate(inputs.pools):
-            record = ledger.records[row, stage]
-            owner = int(record["owner"])
-            others = [site for site in pool if site != owner]
-            alone = record["attempt"] >= 0 and record["backup_attempt"] < 0
-            if not others or not alone or not is_runnable(ledger.records, row, stage):
-                continue
-            work = float(inputs.forward_flop[stage] + inputs.backward_flop[stage])
-            ends_s = [
-                max(owned_s[site], inputs.hop_s) + work * inputs.seconds_per_flop[site]
-                for site in others
-            ]
-            best = int(np.argmin(ends_s))
-            if ends_s[best] + inputs.steal_s < owned_s[owner]:
-                owned_s[others[best]] = ends_s[best]
-                found.append(Move(row, stage, owner, others[best], float(ends_s[best])))
+    for row, stage in late_keys(ledger.records, ledger.fate, owned_s, inputs.steal_s).tolist():
+        owner = int(ledger.records[row, stage]["owner"])
+        others = [site for site in inputs.pools[stage] if site != owner]
+        if not others:
+            continue
+        work = float(inputs.forward_flop[stage] + inputs.backward_flop[stage])
+        ends_s = [
+            max(owned_s[site], inputs.hop_s) + work * inputs.seconds_per_flop[site]
+            for site in others
+        ]
+        best = int(np.argmin(ends_s))
+        if ends_s[best] + inputs.steal_s < owned_s[owner]:
+            owned_s[others[best]] = ends_s[best]
+            found.append(Move(row, stage, owner, others[best], float(ends_s[best])))
     return tuple(found)
 
 

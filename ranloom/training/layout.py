@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
 
 from ranloom.errors import InputError
 
@@ -88,6 +91,15 @@ class Layout:
     def with_boundaries(self, epoch: int, boundaries: Sequence[int]) -> Layout:
         """The same sites under other boundaries."""
         return Layout(epoch, tuple(boundaries), self.lanes)
+
+
+@lru_cache(maxsize=256)
+def holder_arrays(layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """(site, stage) of every holder as arrays [H], [H], for vectorised sums over pools."""
+    holders = list(layout.holders())
+    sites = np.array([site for _, _, site in holders], dtype=np.int64)
+    stages = np.array([stage for _, stage, _ in holders], dtype=np.int64)
+    return sites, stages
 
 
 def regular_layout(boundaries: Sequence[int], replicas: int, epoch: int = 0) -> Layout:

@@ -31,6 +31,7 @@ class Members:
         self.error = np.zeros(_INITIAL_SITES)
         self.spread = np.zeros(_INITIAL_SITES)
         self.lease_until_s = np.zeros(_INITIAL_SITES)
+        self._pace: np.ndarray | None = None
 
     def _grow(self, site: int) -> None:
         if not 0 <= site < MAX_SITES:
@@ -71,6 +72,7 @@ class Members:
             InputError: a site number out of range.
         """
         self._grow(site)
+        self._pace = None
         self.incarnation[site] += 1
         self.alive[site] = True
         self.memory_bytes[site] = memory_bytes
@@ -82,6 +84,7 @@ class Members:
 
     def lose(self, site: int) -> None:
         """A site is gone; its incarnation never comes back."""
+        self._pace = None
         self.alive[site] = False
 
     def renew(self, site: int, now_s: float) -> None:
@@ -98,12 +101,14 @@ class Members:
 
     def report_budget(self, site: int, tflops: float) -> None:
         """New spare budget of a site."""
+        self._pace = None
         self.tflops[site] = max(tflops, _SLOWEST_TFLOPS)
 
     def observe(self, site: int, flop: float, seconds: float) -> None:
         """Learn from a completion: signed relative error and its mean absolute deviation."""
         if flop <= 0.0 or seconds <= 0.0:
             return
+        self._pace = None
         error = seconds * self.tflops[site] * 1e12 / flop - 1.0
         weight = self._error_weight
         deviation = abs(error - self.error[site])
@@ -112,7 +117,10 @@ class Members:
 
     def seconds_per_flop(self) -> np.ndarray:
         """Predicted time of one floating-point operation by site [S]; infinite for dead ones."""
+        if self._pace is not None:
+            return self._pace
         factor = np.maximum(1.0 + self.error + self._margin_errors * self.spread, 0.05)
         pace = np.full(len(self.alive), np.inf)
         pace[self.alive] = factor[self.alive] / (self.tflops[self.alive] * 1e12)
+        self._pace = pace
         return pace

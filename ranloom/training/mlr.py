@@ -7,12 +7,19 @@ memory limits of the holders. How a layout is put in force: ``layout_change``.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import combinations
+from math import comb
+
 import numpy as np
 
 from ranloom.errors import InputError
 from ranloom.training.costs import LayerCosts
 from ranloom.training.layout import Layout
 from ranloom.training.timing import pool_rates, stage_timing
+
+_LONG_RUNS_UP_TO = 8
+_EXHAUSTIVE_UP_TO = 300
 
 
 class DeferralTrigger:
@@ -60,8 +67,9 @@ def plan_boundaries(
 ) -> tuple[int, ...]:
     """Boundaries with the shortest predicted step for the present holders of the stages.
 
-    First the cut with the smallest bottleneck (dynamic programming over layers), then single layers
-    move across boundaries as long as the predicted step gets shorter.
+    Few cuts are all tried. Else: from the cut with the smallest bottleneck (dynamic programming
+    over layers), the present one and the even one, layers move across boundaries as long as the
+    predicted step gets shorter.
 
     Args:
         layout: present holders.
@@ -95,19 +103,36 @@ def plan_boundaries(
         timing = stage_timing(tried, forward, backward, seconds_per_flop, micro_batches, hop_s)
         return timing.step_s
 
-    best, best_s = cut, step_s(cut)
+    if comb(costs.layers - 1, layout.stages - 1) <= _EXHAUSTIVE_UP_TO:
+        inner = combinations(range(1, costs.layers), layout.stages - 1)
+        return min((step_s((0, *at, costs.layers)), (0, *at, costs.layers)) for at in inner)[1]
+    even = tuple(round(i * costs.layers / layout.stages) for i in range(layout.stages + 1))
+    found = [_descend(start, step_s) for start in {cut: 0, layout.boundaries: 0, even: 0}]
+    return min(found)[1]
+
+
+def _descend(
+    boundaries: tuple[int, ...], step_s: Callable[[tuple[int, ...]], float]
+) -> tuple[float, tuple[int, ...]]:
+    """Shift runs of neighbouring boundaries by one layer as long as the step gets shorter."""
+    best_s, best = step_s(boundaries), boundaries
+    inner = range(1, len(boundaries) - 1)
+    longest = len(inner) if len(inner) <= _LONG_RUNS_UP_TO else 2
+    runs = [(a, b) for a in inner for b in inner if a <= b < a + longest]
     improved = True
     while improved:
         improved = False
-        for index in range(1, layout.stages):
+        for first, last in runs:
             for shift in (-1, 1):
-                moved = list(best)
-                moved[index] += shift
-                if moved[index - 1] < moved[index] < moved[index + 1]:
-                    tried_s = step_s(tuple(moved))
-                    if tried_s < best_s * (1.0 - 1e-12):
-                        best, best_s, improved = tuple(moved), tried_s, True
-    return best
+                moved = tuple(
+                    layer + shift if first <= index <= last else layer
+                    for index, layer in enumerate(best)
+                )
+                if moved[first - 1] < moved[first] and moved[last] < moved[last + 1]:
+                    moved_s = step_s(moved)
+                    if moved_s < best_s * (1.0 - 1e-12):
+                        best_s, best, improved = moved_s, moved, True
+    return best_s, best
 
 
 def _smallest_memory(layout: Layout, stage: int, memory_bytes: np.ndarray) -> float:

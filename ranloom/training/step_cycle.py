@@ -127,6 +127,7 @@ class StepCycle:
         self._coordinator = coordinator
         self._recovering = False
         self._may_lack_owner = True
+        self._may_admit = True
         self._busy_since_s: dict[int, float] = {}
         self._dirty: set[int] = set()
 
@@ -225,6 +226,7 @@ class StepCycle:
             actions.extend(self.dispatcher.drop_held(row, stage))
             actions.extend(self.dispatcher.withdraw(row, stage))
         self.ledger.decide(row, Fate.DEFERRED)
+        self._may_admit = True
         self._dirty.discard(row)
         actions.extend(self._release(row, frozenset()))
         number = self.ledger.micro_batches[row]
@@ -262,8 +264,9 @@ class StepCycle:
     def _admit(self) -> None:
         """Take waiting micro-batches into work as far as each replica's window allows."""
         ledger = self.ledger
-        if not ledger.waiting:
+        if not (self._may_admit and ledger.waiting):
             return
+        self._may_admit = False
         in_work = Counter(int(ledger.replica[row]) for row in ledger.rows_of_fate(Fate.IN_WORK))
         for row in ledger.rows_of_fate(Fate.WAITING):
             replica = int(ledger.replica[row])
@@ -313,6 +316,7 @@ class StepCycle:
             actions.append(self.merge(row, stage))
         elif ledger.all_committed(row):
             ledger.decide(row, Fate.COMPLETE)
+            self._may_admit = True
             actions.extend(self.merge(row, at) for at in range(ledger.stages))
         if ledger.all_committed(row):
             holders = frozenset(int(holder) for holder in ledger.records[row]["holder"])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ranloom.training.layout import Layout
+from ranloom.training.layout import Layout, holder_arrays
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,8 @@ def stage_timing(
         hop_s: time to hand a tensor to the next stage.
     """
     rate = pool_rates(layout, seconds_per_flop)
-    members = np.array([max(len(layout.pool(stage)), 1) for stage in range(layout.stages)])
+    _, stages = holder_arrays(layout)
+    members = np.maximum(np.bincount(stages, minlength=layout.stages), 1)
     with np.errstate(divide="ignore", invalid="ignore"):
         pace = np.where(rate > 0.0, members / rate, np.inf)
         total = (forward_flop + backward_flop) * micro_batches
@@ -72,11 +73,9 @@ def stage_timing(
 
 def pool_rates(layout: Layout, seconds_per_flop: np.ndarray) -> np.ndarray:
     """Operations a second of each stage's pool [P]."""
-    rates = np.zeros(layout.stages)
-    for _, stage, site in layout.holders():
-        pace = seconds_per_flop[site] if site < len(seconds_per_flop) else np.inf
-        rates[stage] += 1.0 / pace
-    return rates
+    sites, stages = holder_arrays(layout)
+    rates = 1.0 / seconds_per_flop[sites]
+    return np.bincount(stages, weights=rates, minlength=layout.stages)
 
 
 class NominalStep:

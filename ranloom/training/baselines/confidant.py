@@ -102,6 +102,7 @@ class Confidant:
         room = np.array(
             [min(float(problem.memory_bytes[s]) for s in pool) for pool in _pools(layout)]
         )
+        each = each + costs.transit_bytes(1)
         return int(np.min(self.memory_share * room // each))
 
     def adapt(

@@ -116,7 +116,7 @@ def _settings(rng: np.random.Generator) -> CoordinatorSettings:
         window=int(rng.integers(1, 5)),
         hop_s=0.02,
         reduce_fanout=int(rng.integers(1, 4)),
-        control_interval_s=0.25,
+        control_interval_s=0.5,
         slack_fraction=float(rng.choice([0.05, 0.3, 1.0])),
         steal_gain=float(rng.choice([0.05, 0.3, np.inf])),
         exact_assignment=int(rng.choice([0, 4000])),

@@ -156,6 +156,10 @@ class SimulatedWorld:
         while not self.coordinator.finished and self.engine.next_time_s() <= time_s:
             self.engine.step()
 
+    def events(self) -> list[tuple[float, Event]]:
+        """(time, event) of everything in the coordinator's log."""
+        return list(self._log)
+
     def drain(self) -> None:
         """After the end of a run: let everything arrive that is still on its way."""
         self.recover_all()

@@ -1,0 +1,172 @@
+"""The stage on synthetic traces: schemas, determinism, metric names, faults of parameters."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from safetensors.numpy import load_file
+
+from pipeline import params as parameters
+from pipeline.io import Inputs, Outputs
+from stages import train_sites
+from stages.train_sites import STAGE
+
+TINY: dict[str, Any] = {
+    "sim": {
+        "models": ["opt-125m"],
+        "systems": ["weaver", "static", "dtfm", "asteroid", "confidant", "confidant_star"],
+        "duration_s": {"opt-125m": 4},
+        "micro_batch_samples": [4],
+        "unmerged_limits": [4],
+        "scenarios": ["busy"],
+        "plan_seconds": 5,
+        "timeline_steps": 2,
+    },
+    "dynamic": {"model": "opt-350m", "systems": ["static"], "duration_s": 20, "drops": 12},
+    "baselines": {"trials": 5, "population": 5},
+    "scaling": {
+        "sites": [64],
+        "large_models": ["opt-30b"],
+        "stages": [8, 16],
+        "micro_batch_samples": [1],
+    },
+    "live": {"steps": 2},
+}
+
+
+def overlaid(block: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    merged = copy.deepcopy(block)
+    for key, value in changes.items():
+        replace_whole = key == "duration_s" or not isinstance(value, dict)
+        merged[key] = value if replace_whole else overlaid(merged[key], value)
+    return merged
+
+
+@pytest.fixture
+def block(root: Path) -> dict[str, Any]:
+    document = parameters.load(root / "params.yaml")
+    base = {"base": {"seed": document["base"]["seed"]}}
+    return overlaid({**document["train_sites"], **base}, TINY)
+
+
+@pytest.fixture
+def paths(root: Path, tmp_path: Path) -> dict[str, Path]:
+    rng = np.random.default_rng(1)
+    seconds = 30
+    rows = [
+        ("busy", controller, mechanism, site)
+        for controller, mechanism in (("weaver", "green_context"), ("yinyangran", "mps"))
+        for site in range(3)
+        for _ in range(seconds)
+    ]
+    spare = {
+        name: [row[index] for row in rows]
+        for index, name in enumerate(("scenario", "controller", "mechanism", "site"))
+    }
+    spare["second"] = list(range(seconds)) * 6
+    spare["spare_sm"] = [100.0] * len(rows)
+    spare["usable_tflops"] = rng.uniform(40.0, 120.0, len(rows)).tolist()
+    pq.write_table(pa.table(spare), tmp_path / "spare.parquet")
+    windows = {
+        "strategy": ["per_ue_static_circuits"] * 2,
+        "source": ["gnb-1", "gnb-2"],
+        "start_s": [0.0, 1.0],
+        "end_s": [9.0, 8.0],
+        "setup_s": [0.5, 0.5],
+    }
+    pq.write_table(pa.table(windows), tmp_path / "windows.parquet")
+    return {
+        "spare": tmp_path / "spare.parquet",
+        "windows": tmp_path / "windows.parquet",
+        "card": root / "data/cards/l40s.yaml",
+        "links": root / "data/links/testbed.yaml",
+        "text": root / "data/text/example.txt",
+    }
+
+
+def run(block, paths, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(train_sites, "measure_live", lambda *_: {"sites": 4})
+    folder.mkdir()
+    outputs = Outputs(STAGE, folder)
+    return train_sites.run(STAGE.params(**block), Inputs(paths), outputs)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.iterdir())
+        if path.is_file()
+    }
+
+
+def test_tables_metrics_and_determinism(block, paths, tmp_path, monkeypatch):
+    first = run(block, paths, tmp_path / "one", monkeypatch)
+    second = run(block, paths, tmp_path / "two", monkeypatch)
+    assert first.metrics == second.metrics
+    assert digests(tmp_path / "one") == digests(tmp_path / "two")
+    assert set(digests(tmp_path / "one")) == {output.file for output in STAGE.outputs.values()}
+
+    sim = first.metrics["sim"]["opt-125m"]
+    assert set(sim) == set(TINY["sim"]["systems"])
+    for figures in sim.values():
+        assert figures["tokens_per_s"] > 0.0
+        assert 0.0 < figures["peak_share_pct"] < 100.0
+    dynamic = first.metrics["dynamic"]
+    assert dynamic["capacity_shifts"] > 0
+    assert 0.0 <= dynamic["air_handled_pct"] <= 100.0
+    assert dynamic["weaver"]["tokens_per_s"] > 0.0
+    assert first.metrics["scale"]["typical"]["64"]["weaver"]["ktokens_per_s"] > 0.0
+    assert first.metrics["scale"]["large"]["opt-30b"]["weaver"]["peak_gb"] > 0.0
+    assert first.measured == {"real": {"sites": 4}}
+
+    steps = pq.read_table(tmp_path / "one/steps.parquet").to_pandas()
+    weaver = steps[(steps.experiment == "dynamic") & (steps.system == "weaver")]
+    assert (weaver.end_s > weaver.start_s).all()
+    assert (weaver.tokens == weaver.b_step * 512).all()
+    assert weaver.reroutes.sum() > 0
+    timeline = pq.read_table(tmp_path / "one/timeline.parquet").to_pandas()
+    assert timeline.rerouted.any()
+    for _, tasks in timeline.groupby(["system", "site"], observed=True):
+        ordered = tasks.sort_values("start_s")
+        assert (ordered.start_s.to_numpy()[1:] >= ordered.end_s.to_numpy()[:-1] - 1e-9).all()
+    weights = load_file(tmp_path / "one/checkpoint.safetensors")
+    assert all(np.isfinite(tensor).all() for tensor in weights.values())
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"sim": {"sites": 9}}, "sim.sites"),
+        ({"sim": {"duration_s": {"opt-13b": 5}}}, "sim.duration_s"),
+        ({"sim": {"micro_batch_samples": [5, 7]}}, "sim.micro_batch_samples"),
+        ({"dynamic": {"drop_left": [0.9, 0.1]}}, "dynamic.drop_left"),
+        ({"live": {"budget_shares": [1.0, 1.0, 1.0]}}, "live.budget_shares"),
+        ({"live": {"cut_site": 4}}, "live.cut_site"),
+        ({"live": {"stages": 5}}, "live.stages"),
+        ({"live": {"heads": 3}}, "live.heads"),
+    ],
+)
+def test_faults_that_span_parameters_are_named(block, paths, changes, where):
+    faults = list(train_sites.check(STAGE.params(**overlaid(block, changes)), paths))
+    assert any(fault.where.endswith(where) for fault in faults)
+
+
+def test_the_committed_parameters_have_no_fault(root, paths):
+    document = parameters.load(root / "params.yaml")
+    base = {"base": {"seed": document["base"]["seed"]}}
+    params = STAGE.params(**document["train_sites"], **base)
+    assert list(train_sites.check(params, paths)) == []
+
+
+def test_a_broken_links_file_is_a_fault(block, paths, tmp_path):
+    broken = tmp_path / "links.yaml"
+    broken.write_text("name: x\nsites: 2\n")
+    found = list(train_sites.check(STAGE.params(**block), {**paths, "links": broken}))
+    assert any(str(broken) in fault.where for fault in found)

@@ -1,0 +1,43 @@
+"""A thousand random fault schedules, and proof that every kind of trouble occurred in them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from ranloom.training.simulator.chaos import FAULTS, run_chaos
+
+SEEDS = 1000
+CHUNKS = 8
+
+
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_random_fault_schedules(chunk):
+    faults: Counter[str] = Counter()
+    happened: Counter[str] = Counter()
+    rejected: Counter[str] = Counter()
+    for seed in range(chunk, SEEDS, CHUNKS):
+        result = run_chaos(seed)
+        assert result.sound, result
+        faults.update(result.faults)
+        rejected.update(result.statistics.rejected)
+        for name in result.statistics.__slots__:
+            if name != "rejected":
+                happened[name] += getattr(result.statistics, name)
+    assert set(faults) == set(FAULTS)
+    for name in (
+        "reroutes",
+        "speculations",
+        "deferrals",
+        "reopened",
+        "skipped_steps",
+        "layout_commits",
+        "replans",
+        "roll_backs",
+        "sites_lost",
+        "recoveries",
+    ):
+        assert happened[name] > 0, f"no {name} in {SEEDS // CHUNKS} schedules"
+    for reason in ("duplicate", "stale_version", "stale_epoch", "stale_coordinator"):
+        assert rejected[reason] > 0, f"no result was rejected as {reason}"
