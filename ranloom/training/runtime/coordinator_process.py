@@ -120,7 +120,7 @@ class CoordinatorProcess:
         self._outgoing: dict[int, list[Any]] = defaultdict(list)
         self._fences: list[Fence] = []
         self._tick_at_s = 0.0
-        self.ignored: Counter[str] = Counter()
+        self._ignored: Counter[str] = Counter()
         self._recover()
         if self._log.fact("address") is None:
             self._log.set_fact("address", self._endpoint.address)
@@ -139,16 +139,31 @@ class CoordinatorProcess:
             while not self._core.finished:
                 if time.monotonic() - self._started_s > self._config.give_up_s:
                     raise TimeoutError("coordinator: no end in sight, given up")
-                self._turn()
+                self.turn()
             self._stop_sites()
         finally:
-            self._notes.close()
-            self._log.close()
-            self._endpoint.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close sockets and files."""
+        self._notes.close()
+        self._log.close()
+        self._endpoint.close()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all work is applied and the final weights are stored."""
+        return self._core.finished
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """What was not looked into, by reason: packets, then control messages."""
+        return self._endpoint.rejected + self._ignored
 
     # --- one turn of the loop ---
 
-    def _turn(self) -> None:
+    def turn(self) -> None:
+        """Take in what has arrived, decide, make it durable, send."""
         wait_s = max(0.0, self._tick_at_s - self._now_s())
         for packet in self._endpoint.poll(wait_s):
             self._take(packet)
@@ -214,7 +229,7 @@ class CoordinatorProcess:
     def _take(self, packet: Packet) -> None:
         site = self._sites.get(packet.sender)
         if site is None:
-            self.ignored["unknown sender"] += 1
+            self._ignored["unknown sender"] += 1
             return
         first = packet.messages[0] if packet.messages else None
         if isinstance(first, Hello):
@@ -224,10 +239,13 @@ class CoordinatorProcess:
                 if isinstance(message, _SITE_EVENTS) and message.site == site:
                     self._handle(message)
                 else:
-                    self.ignored["foreign event"] += 1
+                    self._ignored["foreign event"] += 1
 
     def _admit(self, site: int, hello: Hello, events: tuple[Any, ...]) -> None:
         """A process wants to be a site of this run."""
+        if hello.site != site:
+            self._ignored["foreign hello"] += 1
+            return
         self._endpoint.connect(site_name(site), hello.address)
         unlike = difference(self._facts, hello.setup)
         if unlike:
@@ -250,10 +268,10 @@ class CoordinatorProcess:
             self._fences.append(Fence(site, channel.incarnation))
             return False
         if channel.session != self._session:
-            self.ignored["older session"] += 1
+            self._ignored["older session"] += 1
             return False
         if channel.number <= line.received:
-            self.ignored["repeated number"] += 1
+            self._ignored["repeated number"] += 1
             return False
         if channel.number > line.received + 1:
             self._lose(site, line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import secrets
 import time
 from collections.abc import Sequence
@@ -125,19 +126,29 @@ class SiteProcess:
         """
         try:
             while not self._stopped:
-                now_s = time.monotonic()
-                if now_s - self._started_s > self._config.give_up_s:
+                if time.monotonic() - self._started_s > self._config.give_up_s:
                     raise TimeoutError(f"site {self._config.site}: no end in sight, given up")
-                for packet in self._endpoint.poll(self._patience_s(now_s)):
-                    self._take(packet)
-                self._turn(time.monotonic())
+                self.turn()
         finally:
-            self._journal.close()
-            self._endpoint.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close sockets and the journal."""
+        self._journal.close()
+        self._endpoint.close()
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation given by the coordinator, 0 while the site has not joined."""
+        return self._site.incarnation if self._site is not None else 0
 
     # --- one turn of the loop ---
 
-    def _turn(self, now_s: float) -> None:
+    def turn(self) -> None:
+        """Take in what has arrived, work, send."""
+        for packet in self._endpoint.poll(self._patience_s(time.monotonic())):
+            self._take(packet)
+        now_s = time.monotonic()
         try:
             self._work(now_s)
             if self._site is not None:
@@ -322,6 +333,8 @@ def run_site(config: SiteConfig) -> None:
     Raises:
         InputError: the coordinator refused the site.
     """
+    # The first backward pass would import it, in the middle of a task.
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")
     try:
         SiteProcess(config).run()
     except RefusedError as error:
