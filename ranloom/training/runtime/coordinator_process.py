@@ -306,7 +306,8 @@ class CoordinatorProcess:
 
     def _stop_sites(self) -> None:
         """Have the final weights written; repeated, because the sites may still be busy."""
-        waiting = set(self._lines)
+        # After a restart with nothing left to do nobody is known to live.
+        waiting = set(self._lines or self._addresses)
         deadline_s = time.monotonic() + self._config.stop_patience_s
         while waiting and time.monotonic() < deadline_s:
             self._send()

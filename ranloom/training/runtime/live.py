@@ -121,6 +121,7 @@ class LiveResult:
         start_s: time from the call to the opening of the first step.
         seconds: time of the whole call.
         resident_bytes: proportional set size of each process in mid-run.
+        struck: faults that found their victim alive, by victim and signal.
     """
 
     proof: Proof
@@ -129,6 +130,7 @@ class LiveResult:
     start_s: float
     seconds: float
     resident_bytes: dict[str, int]
+    struck: Counter[str]
 
     @property
     def final_loss(self) -> float:
@@ -179,6 +181,7 @@ def run_live(
         start_s=run.first_step_s - began_s,
         seconds=time.monotonic() - began_s,
         resident_bytes=run.resident_bytes,
+        struck=run.struck,
     )
 
 
@@ -192,6 +195,7 @@ class _Run:
         self._watch = watch
         self.first_step_s = 0.0
         self.resident_bytes: dict[str, int] = {}
+        self.struck: Counter[str] = Counter()
         names = [COORDINATOR, *(site_name(site) for site in range(len(config.budgets)))]
         pairs, admitted = keyring(names) if config.secure else ({}, {})
         identities = {name: Identity(name, pairs.get(name), admitted) for name in names}
@@ -297,7 +301,8 @@ class _Run:
         for pending in self._pending:
             if pending.set_off_by(fields):
                 fault = pending.fault
-                children.signal(fault.victim, fault.signal)
+                struck = children.signal(fault.victim, fault.signal)
+                self.struck[f"{fault.victim} {fault.signal.name}"] += struck
                 if fault.back_after_s is not None:
                     self._returns.append((now_s + fault.back_after_s, fault))
 
@@ -307,9 +312,15 @@ class _Run:
         for fault in due:
             if fault.signal is signal.SIGSTOP:
                 children.signal(fault.victim, signal.SIGCONT)
-            elif fault.victim == COORDINATOR or children.alive(COORDINATOR):
-                children.wait(fault.victim, 1.0)
+                continue
+            is_wanted = fault.victim == COORDINATOR or self._more_to_do(children)
+            if is_wanted and children.wait(fault.victim, 0.0):
                 self._start(children, fault.victim)
+
+    def _more_to_do(self, children: Children) -> bool:
+        """Whether the coordinator runs, or is about to come back."""
+        back = any(fault.victim == COORDINATOR for _, fault in self._returns)
+        return back or children.alive(COORDINATOR)
 
     def _look_after(self, children: Children) -> None:
         """A process that ended without a fault of the plan ends the run."""

@@ -9,6 +9,8 @@ import pytest
 from ranloom.training.layout import regular_layout
 from ranloom.training.messages import Fence, NoteKind, SiteJoined
 from ranloom.training.opt_model import ModelConfig
+from ranloom.training.runtime.chaos import SETTINGS
+from ranloom.training.runtime.chaos import SMALL_SETUP as SETUP
 from ranloom.training.runtime.coordinator_process import (
     CoordinatorConfig,
     CoordinatorProcess,
@@ -20,8 +22,6 @@ from ranloom.training.runtime.setup import difference, layer_costs
 from ranloom.training.runtime.site import SiteSettings
 from ranloom.training.runtime.site_process import RefusedError, SiteConfig, SiteProcess
 from ranloom.training.runtime.transport import Endpoint, Identity, KeyPair, LinkLimits, keyring
-
-from .conftest import SETTINGS, SETUP
 
 NAMES = [COORDINATOR, "site-0", "site-1"]
 

@@ -17,12 +17,11 @@ from ranloom.training.checkpoint import load_stages
 from ranloom.training.messages import NoteKind
 from ranloom.training.opt_model import ModelConfig
 from ranloom.training.optimizer import OptimizerConfig
+from ranloom.training.runtime.chaos import SETTINGS
 from ranloom.training.runtime.live import Fault, LiveConfig, LiveRunError, run_live
 from ranloom.training.runtime.pacing import Budget, BudgetCut
 from ranloom.training.runtime.setup import TrainingSetup
 from ranloom.training.runtime.summary import live_metrics, notes_table
-
-from .conftest import SETTINGS
 
 LIVE_SETUP = TrainingSetup(
     model=ModelConfig(

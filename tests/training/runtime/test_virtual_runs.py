@@ -14,11 +14,10 @@ import pytest
 from ranloom.training.messages import NoteKind
 from ranloom.training.opt_model import ModelConfig
 from ranloom.training.optimizer import OptimizerConfig
+from ranloom.training.runtime.chaos import SMALL_SETUP as SETUP
 from ranloom.training.runtime.site import Site
 from ranloom.training.runtime.sums import StageSums
 from ranloom.training.runtime.virtual import FaultRates, HungError, VirtualRun, count_notes
-
-from .conftest import SETUP
 
 NETWORK = FaultRates(loss=0.05, duplicate=0.05, delay_s=0.004, old_event=0.05)
 BUDGETS = FaultRates(cut_per_s=0.8, evict_per_s=0.3)
