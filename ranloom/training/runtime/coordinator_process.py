@@ -66,6 +66,7 @@ class CoordinatorConfig:
         limits: of its sockets.
         folder: where the log, the notes and the address file go.
         heartbeat_s: longest silence towards a site.
+        gather_s: least time between two syncs of the log; events that come meanwhile share one.
         stop_patience_s: time given to the sites to write their final weights.
         give_up_s: the process ends by itself after this time, whatever happens.
     """
@@ -80,6 +81,7 @@ class CoordinatorConfig:
     limits: LinkLimits
     folder: Path
     heartbeat_s: float
+    gather_s: float
     stop_patience_s: float
     give_up_s: float
 
@@ -120,6 +122,7 @@ class CoordinatorProcess:
         self._outgoing: dict[int, list[Any]] = defaultdict(list)
         self._fences: list[Fence] = []
         self._tick_at_s = 0.0
+        self._synced_at_s = 0.0
         self._ignored: Counter[str] = Counter()
         self._recover()
         if self._log.fact("address") is None:
@@ -140,6 +143,7 @@ class CoordinatorProcess:
                 if time.monotonic() - self._started_s > self._config.give_up_s:
                     raise TimeoutError("coordinator: no end in sight, given up")
                 self.turn()
+            self._log.sync()
             self._stop_sites()
         finally:
             self.close()
@@ -164,9 +168,7 @@ class CoordinatorProcess:
 
     def turn(self) -> None:
         """Take in what has arrived, decide, make it durable, send."""
-        wait_s = max(0.0, self._tick_at_s - self._now_s())
-        for packet in self._endpoint.poll(wait_s):
-            self._take(packet)
+        self._gather()
         if self._now_s() >= self._tick_at_s:
             # A tick may end leases: what has arrived while this process was busy counts first.
             for packet in self._endpoint.poll(0.0):
@@ -174,8 +176,28 @@ class CoordinatorProcess:
             # The next interval counts from now: intervals missed are not made up for.
             self._tick_at_s = self._now_s() + self._config.settings.control_interval_s
             self._handle(Tick())
-        self._log.sync()
+        if self._is_answer_waiting():
+            # Events that cause nothing can wait: lost in a crash, they were never heard of.
+            self._log.sync()
+            self._synced_at_s = self._now_s()
         self._send()
+
+    def _gather(self) -> None:
+        """Take in packets; when they need an answer, those of the next moment, too.
+
+        Between two syncs of the log lie ``gather_s`` at least: under load many events share a sync
+        and many actions a packet.
+        """
+        for packet in self._endpoint.poll(max(0.0, self._tick_at_s - self._now_s())):
+            self._take(packet)
+        pause_s = self._synced_at_s + self._config.gather_s - self._now_s()
+        if self._is_answer_waiting() and pause_s > 0.0:
+            time.sleep(pause_s)
+            for packet in self._endpoint.poll(0.0):
+                self._take(packet)
+
+    def _is_answer_waiting(self) -> bool:
+        return bool(self._fences) or any(self._outgoing.values())
 
     def _now_s(self) -> float:
         return time.monotonic() + self._clock_offset_s

@@ -212,6 +212,7 @@ class _Run:
             limits=limits,
             folder=config.folder,
             heartbeat_s=config.heartbeat_s,
+            gather_s=config.settings.control_interval_s / 10.0,
             stop_patience_s=_STOP_PATIENCE_S,
             give_up_s=config.deadline_s,
         )
@@ -274,6 +275,7 @@ class _Run:
             backward_flop=tuple(self.coordinator.costs.backward_flop.tolist()),
             memory_bytes=config.memory_bytes,
             heartbeat_s=config.heartbeat_s,
+            report_s=config.settings.control_interval_s / 2.0,
             folder=config.folder,
             device=config.device,
             give_up_s=config.deadline_s,

@@ -14,7 +14,14 @@ from torch import Tensor
 
 from ranloom.errors import InputError
 from ranloom.training.checkpoint import Checkpoint, save_checkpoint
-from ranloom.training.messages import Action, BudgetReport, Fence, SiteJoined, Welcome
+from ranloom.training.messages import (
+    Action,
+    BudgetReport,
+    Fence,
+    SiteJoined,
+    TaskCompleted,
+    Welcome,
+)
 from ranloom.training.runtime.journal import Journal
 from ranloom.training.runtime.pacing import Budget, PacedTask
 from ranloom.training.runtime.peer_messages import (
@@ -55,6 +62,7 @@ class SiteConfig:
         backward_flop: of a backward pass with kept activations [L].
         memory_bytes: memory for training state.
         heartbeat_s: time between two reports of its budget.
+        report_s: completions wait so long for each other while the site is busy.
         folder: where its journal and final weights go.
         device: torch device.
         give_up_s: the process ends by itself after this time, whatever happens.
@@ -72,6 +80,7 @@ class SiteConfig:
     backward_flop: tuple[float, ...]
     memory_bytes: int
     heartbeat_s: float
+    report_s: float
     folder: Path
     device: str
     give_up_s: float
@@ -111,6 +120,7 @@ class SiteProcess:
         self._received = 0
         self._sent = 0
         self._reports: list[Any] = []
+        self._reports_at_s = 0.0
         self._joins_at_s = 0.0
         self._beats_at_s = 0.0
         self._step = 0
@@ -156,10 +166,27 @@ class SiteProcess:
         except ProtocolError as error:
             self._rejoin(str(error))
         self._beat(now_s)
-        self._flush()
+        if self._is_time_to_report(now_s):
+            self._flush()
+
+    def _is_time_to_report(self, now_s: float) -> bool:
+        """Whether somebody may wait for what there is to report, or it has waited long enough.
+
+        A busy site has been told what to do next; the coordinator loses nothing if completions
+        come in groups.
+        """
+        urgent = any(not isinstance(r, TaskCompleted | BudgetReport) for r in self._reports)
+        return self._execution is None or urgent or now_s >= self._reports_at_s
+
+    def _report(self, event: Any) -> None:
+        if not self._reports:
+            self._reports_at_s = time.monotonic() + self._config.report_s
+        self._reports.append(event)
 
     def _patience_s(self, now_s: float) -> float:
         wake_s = min(self._joins_at_s if self._site is None else self._beats_at_s, now_s + 1.0)
+        if self._reports:
+            wake_s = min(wake_s, self._reports_at_s)
         if self._execution is not None:
             return min(
                 self._execution.pace.remaining_s(self._tflops(now_s)), wake_s - now_s, _IDLE_POLL_S
@@ -179,8 +206,6 @@ class SiteProcess:
         if running is None:
             return
         self._step = running.task.key.step
-        # What is reported so far need not wait for the computation.
-        self._flush()
         self._execution = _Execution(running, PacedTask(self._flop(running.direction), now_s))
         self._site.compute(running)
 
@@ -223,7 +248,7 @@ class SiteProcess:
                 self._endpoint.send(COORDINATOR, [hello, joined])
         elif now_s >= self._beats_at_s:
             self._beats_at_s = now_s + self._config.heartbeat_s
-            self._reports.append(BudgetReport(site, self._site.incarnation, tflops))
+            self._report(BudgetReport(site, self._site.incarnation, tflops))
 
     def _flush(self) -> None:
         if self._reports and self._site is not None:
@@ -291,7 +316,7 @@ class SiteProcess:
             self._workload,
             config.settings,
             self._send_peer,
-            self._reports.append,
+            self._report,
             self._journal,
         )
         self._session, self._received, self._sent = session, 0, 0

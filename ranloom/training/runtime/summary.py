@@ -35,7 +35,7 @@ def live_metrics(config: LiveConfig, result: LiveResult) -> dict[str, float | in
         "reroutes": result.count(NoteKind.REROUTED),
         "deferrals": result.count(NoteKind.DEFERRED),
         "speculations": result.count(NoteKind.SPECULATED),
-        "mlr_events": result.count(NoteKind.LAYOUT_COMMIT),
+        "mlr_events": result.count(NoteKind.REBALANCED),
         "mlr_exposed_stall_ms": exposed_stall_ms(notes),
         "coordinator_recoveries": result.count(NoteKind.RECOVERED),
         "sites_lost": result.count(NoteKind.SITE_LOST),

@@ -41,6 +41,7 @@ def run(tmp_path):
         limits=LinkLimits(),
         folder=tmp_path,
         heartbeat_s=0.05,
+        gather_s=0.0,
         stop_patience_s=1.0,
         give_up_s=30.0,
     )
@@ -64,6 +65,7 @@ def run(tmp_path):
                     backward_flop=tuple(config.costs.backward_flop.tolist()),
                     memory_bytes=1 << 30,
                     heartbeat_s=0.05,
+                    report_s=0.02,
                     folder=tmp_path,
                     device="cpu",
                     give_up_s=30.0,
