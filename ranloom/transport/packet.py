@@ -16,126 +16,11 @@ from numba import njit
 
 from ranloom.transport.demands import BoolArray, FloatArray, IntArray
 
-_NONE = -1
-
 
 def work_ns(size_bytes: IntArray, rate_gbps: float) -> IntArray:
     """Transmission time at a rate, in ns, rounded up (1 Gb/s is 1 bit/ns)."""
     work: IntArray = np.ceil(size_bytes * (8.0 / rate_gbps)).astype(np.int64)
     return work
-
-
-@njit(cache=True)
-def _worst_interval(
-    release: IntArray, deadline: IntArray, work: IntArray, alive: BoolArray, due: int
-) -> tuple[int, int]:
-    """Interval that ends at ``due`` with the largest overload: (overload, index of its first row).
-
-    Rows are sorted by release; the interval starts at the release of that row.
-    """
-    total = 0
-    worst = 0
-    start = _NONE
-    for row in range(len(release) - 1, -1, -1):
-        if not alive[row] or deadline[row] > due:
-            continue
-        total += work[row]
-        over = total - (due - release[row])
-        if over > worst:
-            worst = over
-            start = row
-    return worst, start
-
-
-@njit(cache=True)
-def _relieve(
-    release: IntArray,
-    deadline: IntArray,
-    work: IntArray,
-    alive: BoolArray,
-    group: IntArray,
-    may_go: BoolArray,
-    sheddable: BoolArray,
-    dues: IntArray,
-) -> tuple[BoolArray, BoolArray, bool]:
-    """Take groups, else single rows, out until the demand bound holds; see :func:`relieve`."""
-    n = len(release)
-    n_groups = len(may_go)
-    load = np.zeros(n_groups, dtype=np.int64)
-    gone = np.zeros(n_groups, dtype=np.bool_)
-    shed = np.zeros(n, dtype=np.bool_)
-    for due in dues:
-        while True:
-            over, start = _worst_interval(release, deadline, work, alive, due)
-            if over <= 0:
-                break
-            best = _NONE
-            for row in range(start, n):
-                if alive[row] and deadline[row] <= due:
-                    g = group[row]
-                    if g >= 0 and may_go[g]:
-                        load[g] += work[row]
-                        if best == _NONE or load[g] > load[best]:
-                            best = g
-            for row in range(start, n):
-                if group[row] >= 0:
-                    load[group[row]] = 0
-            if best != _NONE:
-                gone[best] = True
-                for row in range(n):
-                    if group[row] == best:
-                        alive[row] = False
-                continue
-            # The least row that ends the overload alone, else the largest one.
-            pick = _NONE
-            for row in range(start, n):
-                if not (alive[row] and deadline[row] <= due and sheddable[row]):
-                    continue
-                if pick == _NONE:
-                    pick = row
-                elif work[row] >= over:
-                    if work[pick] < over or work[row] < work[pick]:
-                        pick = row
-                elif work[row] > work[pick]:
-                    pick = row
-            if pick == _NONE:
-                return gone, shed, False
-            alive[pick] = False
-            shed[pick] = True
-    return gone, shed, True
-
-
-def relieve(
-    release_ns: IntArray,
-    deadline_ns: IntArray,
-    work: IntArray,
-    group: IntArray,
-    may_go: BoolArray,
-    sheddable: BoolArray,
-) -> tuple[BoolArray, BoolArray, bool]:
-    """Take demands off one bottleneck until the rest meets the demand bound.
-
-    In order of deadlines, the worst overloaded interval first loses the group that has the
-    most work inside it (one window then carries that group), and when no group may go any
-    more, single rows: the least one that ends the overload, else the largest.
-
-    Args:
-        release_ns: [n] releases, ascending.
-        deadline_ns: [n] deadlines.
-        work: [n] transmission time on the bottleneck in ns.
-        group: [n] group of each row, -1 for none.
-        may_go: [groups] whether that group may leave.
-        sheddable: [n] whether the row may be shed alone.
-
-    Returns:
-        [groups] groups that left, [n] rows shed alone, and whether the rest fits.
-    """
-    alive = np.ones(len(release_ns), dtype=np.bool_)
-    dues = np.unique(deadline_ns)
-    gone, shed, fits = _relieve(
-        release_ns, deadline_ns, work, alive, group, may_go, sheddable, dues
-    )
-    return gone, shed, bool(fits)
 
 
 @njit(cache=True)
@@ -226,6 +111,61 @@ def _edf(
                 return segments, False
 
 
+@njit(cache=True)
+def _swap_in(
+    release: IntArray,
+    deadline: IntArray,
+    work: IntArray,
+    rank: IntArray,
+    row_of: IntArray,
+    alive: BoolArray,
+    waiting: BoolArray,
+    deep: bool,
+) -> None:
+    """See :meth:`Server.swap_in`; changes ``alive`` in place."""
+    n = len(work)
+    finish = np.empty(n, dtype=np.int64)
+    none = np.empty(0, dtype=np.int64)
+    order = np.argsort(-work)
+    improved = True
+    while improved:
+        improved = False
+        for coming in order:
+            if not waiting[coming] or alive[coming]:
+                continue
+            alive[coming] = True
+            fits = _edf(release, deadline, work, rank, row_of, alive, finish, none, none, none)[1]
+            if fits:
+                improved = True
+                continue
+            for a in range(n):
+                first = order[n - 1 - a]
+                if fits or not alive[first] or not waiting[first] or work[first] >= work[coming]:
+                    continue
+                alive[first] = False
+                fits = _edf(release, deadline, work, rank, row_of, alive, finish, none, none, none)[
+                    1
+                ]
+                for b in range(n - 1 - a if deep else 0):
+                    second = order[n - 2 - a - b]
+                    if work[first] + work[second] >= work[coming]:
+                        break
+                    if fits or not alive[second] or not waiting[second]:
+                        continue
+                    alive[second] = False
+                    fits = _edf(
+                        release, deadline, work, rank, row_of, alive, finish, none, none, none
+                    )[1]
+                    if not fits:
+                        alive[second] = True
+                if not fits:
+                    alive[first] = True
+            if fits:
+                improved = True
+            else:
+                alive[coming] = False
+
+
 @dataclass(frozen=True)
 class Segments:
     """Rates over time: row ``row[k]`` sends at ``gbps[k]`` during ``[start_ns[k], end_ns[k]]``."""
@@ -292,6 +232,30 @@ class Server:
             empty,
         )
         return bool(met)
+
+    def swap_in(self, alive: BoolArray, waiting: BoolArray, *, deep: bool) -> BoolArray:
+        """Exchange entries for larger ones while more work is served.
+
+        Args:
+            alive: [n] entries that fit.
+            waiting: [n] entries that may come in or go out.
+            deep: whether two entries may go for one.
+
+        Returns:
+            [n] entries that fit, with at least as much work.
+        """
+        served = alive.copy()
+        _swap_in(
+            self.release_ns,
+            self.deadline_ns,
+            self.work,
+            self.rank,
+            self.row_of,
+            served,
+            waiting,
+            deep,
+        )
+        return served
 
     def schedule(self, alive: BoolArray) -> tuple[IntArray, Segments]:
         """EDF schedule of these entries, which must fit.
