@@ -108,7 +108,7 @@ def site(
             backward_flop=tuple(costs.backward_flop.tolist()),
             memory_bytes=int(memory_gib * 2**30),
             heartbeat_s=described.heartbeat_s,
-            report_s=described.settings.control_interval_s / 2.0,
+            report_s=described.settings.control_interval_s / 4.0,
             folder=folder,
             device=device,
             give_up_s=described.give_up_s,

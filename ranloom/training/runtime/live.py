@@ -77,7 +77,7 @@ class LiveConfig:
         deadline_s: the run is given up after this time.
         faults: what happens to processes.
         secure: CURVE on every link; False declares all links (loopback) trusted.
-        heartbeat_s: time between a site's reports.
+        heartbeat_s: longest silence between coordinator and site.
         memory_bytes: memory of each site for training state.
         device: torch device of the sites.
     """
@@ -91,7 +91,7 @@ class LiveConfig:
     deadline_s: float
     faults: tuple[Fault, ...] = ()
     secure: bool = True
-    heartbeat_s: float = 0.2
+    heartbeat_s: float = 0.4
     memory_bytes: int = 1 << 32
     device: str = "cpu"
 
@@ -275,7 +275,7 @@ class _Run:
             backward_flop=tuple(self.coordinator.costs.backward_flop.tolist()),
             memory_bytes=config.memory_bytes,
             heartbeat_s=config.heartbeat_s,
-            report_s=config.settings.control_interval_s / 2.0,
+            report_s=config.settings.control_interval_s / 4.0,
             folder=config.folder,
             device=config.device,
             give_up_s=config.deadline_s,

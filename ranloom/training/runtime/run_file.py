@@ -31,7 +31,7 @@ class RunFile:
         replicas: replicas D; sites number through the first replica, then the second, and so on.
         sites: sites that may join, 0 to ``sites`` - 1; those beyond D x P are in reserve.
         checkpoints: folder of the checkpoints, the same storage on every host.
-        heartbeat_s: time between a site's reports.
+        heartbeat_s: longest silence between coordinator and site.
         give_up_s: every process ends by itself after this time.
     """
 

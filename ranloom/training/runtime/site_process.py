@@ -61,7 +61,7 @@ class SiteConfig:
         forward_flop: work of a forward pass of one micro-batch by decoder layer [L].
         backward_flop: of a backward pass with kept activations [L].
         memory_bytes: memory for training state.
-        heartbeat_s: time between two reports of its budget.
+        heartbeat_s: longest silence towards the coordinator.
         report_s: completions wait so long for each other while the site is busy.
         folder: where its journal and final weights go.
         device: torch device.
@@ -123,6 +123,7 @@ class SiteProcess:
         self._reports_at_s = 0.0
         self._joins_at_s = 0.0
         self._beats_at_s = 0.0
+        self._told_tflops = -1.0
         self._step = 0
         self._stopped = False
         self._leave()
@@ -175,7 +176,7 @@ class SiteProcess:
         A busy site has been told what to do next; the coordinator loses nothing if completions
         come in groups.
         """
-        urgent = any(not isinstance(r, TaskCompleted | BudgetReport) for r in self._reports)
+        urgent = any(not isinstance(r, TaskCompleted) for r in self._reports)
         return self._execution is None or urgent or now_s >= self._reports_at_s
 
     def _report(self, event: Any) -> None:
@@ -246,8 +247,8 @@ class SiteProcess:
                 hello = Hello(site, self._endpoint.address, self._facts)
                 joined = SiteJoined(site, self._nonce, self._config.memory_bytes, tflops)
                 self._endpoint.send(COORDINATOR, [hello, joined])
-        elif now_s >= self._beats_at_s:
-            self._beats_at_s = now_s + self._config.heartbeat_s
+        elif tflops != self._told_tflops or now_s >= self._beats_at_s:
+            self._told_tflops = tflops
             self._report(BudgetReport(site, self._site.incarnation, tflops))
 
     def _flush(self) -> None:
@@ -256,6 +257,8 @@ class SiteProcess:
             channel = Channel(self._session, self._site.incarnation, self._sent)
             self._endpoint.send(COORDINATOR, [channel, *self._reports])
             self._reports.clear()
+            # Whatever is sent shows that the site lives.
+            self._beats_at_s = time.monotonic() + self._config.heartbeat_s
 
     def _take(self, packet: Packet) -> None:
         try:
