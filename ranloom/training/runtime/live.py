@@ -13,7 +13,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ranloom.errors import InputError
@@ -161,6 +161,9 @@ def run_live(
         LiveRunError: the run did not end within its deadline, or a process failed.
     """
     began_s = time.monotonic()
+    # Children have a working folder of their own.
+    setup = config.setup.with_absolute_source()
+    config = replace(config, setup=setup, folder=config.folder.resolve())
     corpus = config.setup.corpus()
     config.folder.mkdir(parents=True)
     run = _Run(config, watch)

@@ -90,7 +90,8 @@ class TrainedLayers:
 
     def zeros(self) -> Gradients:
         """The sum of no gradient."""
-        return {n: torch.zeros_like(p, device="cpu") for n, p in self.module.named_parameters()}
+        dtype = self.workload.model.sum_dtype
+        return {n: torch.zeros(p.shape, dtype=dtype) for n, p in self.module.named_parameters()}
 
     def apply(self, total: Mapping[str, Tensor], samples: int, squared_norm: float) -> None:
         """Update the weights from summed gradients; the version is the caller's to set.
@@ -208,7 +209,8 @@ class StageWorker:
         input_gradient = None
         if kept.entered is not None:
             input_gradient, found = found[0].cpu(), found[1:]
-        gradients = {name: g.cpu() for name, g in zip(names, found, strict=True)}
+        dtype = self.layers.workload.model.sum_dtype
+        gradients = {name: g.to("cpu", dtype) for name, g in zip(names, found, strict=True)}
         loss = float(kept.output.detach().sum()) if self.is_last else 0.0
         return BackwardResult(gradients, input_gradient, loss)
 

@@ -112,9 +112,13 @@ def test_a_killed_coordinator_goes_on_from_its_log(tmp_path):
     assert result.count(NoteKind.SITE_LOST) == 0
 
 
-def test_a_site_that_comes_back_takes_part_again(tmp_path):
+def test_a_site_that_comes_back_takes_part_again(tmp_path, monkeypatch):
+    # Relative paths, from a folder that the children do not start in.
+    monkeypatch.chdir(tmp_path)
+    Path("book.txt").write_text("A base station has much to do, and at night little. " * 200)
     config = live_config(
-        tmp_path,
+        Path(),
+        setup=replace(LIVE_SETUP, source="book.txt"),
         steps=8,
         secure=False,
         faults=(Fault("site-3", signal.SIGKILL, NoteKind.COMMITTED, 1, True, 2, back_after_s=0.1),),

@@ -139,10 +139,11 @@ def test_the_last_holder_may_die(virtual_config):
     assert rolled_back > 0
 
 
-def test_float32_agrees_within_its_precision(virtual_config):
-    model = ModelConfig(4, 8, 2, 16, 256, 12, 0.0, "float32")
+@pytest.mark.parametrize(("dtype", "precision"), [("float32", 1e-6), ("bfloat16", 1e-2)])
+def test_smaller_types_agree_within_their_precision(virtual_config, dtype, precision):
+    model = ModelConfig(4, 8, 2, 16, 256, 12, 0.0, dtype)
     result = run(virtual_config(1, setup=replace(SETUP, model=model), micro_batch_limit=12))
-    assert 0.0 < result.proof.weights_rel_error < 1e-6
+    assert 0.0 < result.proof.weights_rel_error < precision
     assert (result.proof.samples_lost, result.proof.samples_doubled) == (0, 0)
 
 
