@@ -224,6 +224,103 @@ def relieve(
 
 
 @njit(cache=True)
+def _overloaded(
+    release: IntArray, deadline: IntArray, work: IntArray, alive: BoolArray, dues: IntArray
+) -> bool:
+    worst = 0
+    for due in dues:
+        worst = max(worst, _worst_interval(release, deadline, work, alive, due)[0])
+        if worst > 0:
+            break
+    return worst > 0
+
+
+@njit(cache=True)
+def _best_fit(
+    deadline: IntArray,
+    work: IntArray,
+    may_leave: BoolArray,
+    start: int,
+    due: int,
+    over: int,
+) -> int:
+    """The largest entry of the interval up to the overload, else the least above; -1: none."""
+    below, above = _NONE, _NONE
+    for row in range(start, len(work)):
+        if not may_leave[row] or deadline[row] > due:
+            continue
+        if work[row] <= over:
+            if below == _NONE or work[row] > work[below]:
+                below = row
+        elif above == _NONE or work[row] < work[above]:
+            above = row
+    return below if below != _NONE else above
+
+
+@njit(cache=True)
+def _swap_in(
+    release: IntArray,
+    deadline: IntArray,
+    work: IntArray,
+    alive: BoolArray,
+    waiting: BoolArray,
+    dues: IntArray,
+) -> None:
+    """See :func:`swap_in`; changes ``alive`` in place."""
+    order = np.argsort(-work)
+    improved = True
+    while improved:
+        improved = False
+        for coming in order:
+            if alive[coming] or not waiting[coming]:
+                continue
+            trial = alive.copy()
+            trial[coming] = True
+            may_leave = alive & waiting
+            left = np.int64(0)
+            fits = True
+            for due in dues:
+                while fits:
+                    over, start = _worst_interval(release, deadline, work, trial, due)
+                    if over <= 0:
+                        break
+                    out = _best_fit(deadline, work, may_leave, start, due, over)
+                    if out == _NONE:
+                        fits = False
+                        break
+                    trial[out] = False
+                    may_leave[out] = False
+                    left += work[out]
+                    fits = left < work[coming]
+            if not fits:
+                continue
+            for back in order:
+                if not trial[back] and waiting[back]:
+                    trial[back] = True
+                    if _overloaded(release, deadline, work, trial, dues):
+                        trial[back] = False
+            alive[:] = trial
+            improved = True
+
+
+def swap_in(cover: Cover, alive: BoolArray, waiting: BoolArray) -> BoolArray:
+    """Take entries in, and others out for them, as long as more work is served.
+
+    Args:
+        cover: the bottleneck.
+        alive: [entries] entries that meet the demand bound.
+        waiting: [entries] entries that may come in or go out.
+
+    Returns:
+        [entries] entries that meet it, with at least as much work.
+    """
+    served = alive.copy()
+    server = cover.server
+    _swap_in(server.release_ns, server.deadline_ns, server.work, served, waiting, cover.dues)
+    return served
+
+
+@njit(cache=True)
 def _lessen(
     release: IntArray,
     deadline: IntArray,
@@ -297,16 +394,11 @@ def _lessen(
                     if point[e] == p:
                         covered[row] -= 1
                         alive[row] = base[row] and covered[row] == 0
-            spare = True
-            for due in dues:
-                if _worst_interval(release, deadline, work, alive, due)[0] > 0:
-                    spare = False
-                    break
-            if spare:
+            if _overloaded(release, deadline, work, alive, dues):
+                _take(alive, first, point, p, covered)
+            else:
                 trial[p] = False
                 count -= 1
-            else:
-                _take(alive, first, point, p, covered)
         riding = np.int64(0)
         for row in range(n):
             if base[row] and covered[row] > 0:

@@ -54,8 +54,6 @@ def improve(state: PlanState, effort: int) -> None:
     stale = 0
     while state.placed and len(search.missed()) and search.moves > 0 and stale < _STALE:
         stale = 0 if _accept(search, partial(_shake, search)) else stale + 1
-    for part in np.unique(state.side.part_of[search.missed()]):
-        _accept(search, partial(state.repack, int(part), deep=True))
     _put_out(search)
     unload(state)
 

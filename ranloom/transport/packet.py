@@ -111,61 +111,6 @@ def _edf(
                 return segments, False
 
 
-@njit(cache=True)
-def _swap_in(
-    release: IntArray,
-    deadline: IntArray,
-    work: IntArray,
-    rank: IntArray,
-    row_of: IntArray,
-    alive: BoolArray,
-    waiting: BoolArray,
-    deep: bool,
-) -> None:
-    """See :meth:`Server.swap_in`; changes ``alive`` in place."""
-    n = len(work)
-    finish = np.empty(n, dtype=np.int64)
-    none = np.empty(0, dtype=np.int64)
-    order = np.argsort(-work)
-    improved = True
-    while improved:
-        improved = False
-        for coming in order:
-            if not waiting[coming] or alive[coming]:
-                continue
-            alive[coming] = True
-            fits = _edf(release, deadline, work, rank, row_of, alive, finish, none, none, none)[1]
-            if fits:
-                improved = True
-                continue
-            for a in range(n):
-                first = order[n - 1 - a]
-                if fits or not alive[first] or not waiting[first] or work[first] >= work[coming]:
-                    continue
-                alive[first] = False
-                fits = _edf(release, deadline, work, rank, row_of, alive, finish, none, none, none)[
-                    1
-                ]
-                for b in range(n - 1 - a if deep else 0):
-                    second = order[n - 2 - a - b]
-                    if work[first] + work[second] >= work[coming]:
-                        break
-                    if fits or not alive[second] or not waiting[second]:
-                        continue
-                    alive[second] = False
-                    fits = _edf(
-                        release, deadline, work, rank, row_of, alive, finish, none, none, none
-                    )[1]
-                    if not fits:
-                        alive[second] = True
-                if not fits:
-                    alive[first] = True
-            if fits:
-                improved = True
-            else:
-                alive[coming] = False
-
-
 @dataclass(frozen=True)
 class Segments:
     """Rates over time: row ``row[k]`` sends at ``gbps[k]`` during ``[start_ns[k], end_ns[k]]``."""
@@ -232,30 +177,6 @@ class Server:
             empty,
         )
         return bool(met)
-
-    def swap_in(self, alive: BoolArray, waiting: BoolArray, *, deep: bool) -> BoolArray:
-        """Exchange entries for larger ones while more work is served.
-
-        Args:
-            alive: [n] entries that fit.
-            waiting: [n] entries that may come in or go out.
-            deep: whether two entries may go for one.
-
-        Returns:
-            [n] entries that fit, with at least as much work.
-        """
-        served = alive.copy()
-        _swap_in(
-            self.release_ns,
-            self.deadline_ns,
-            self.work,
-            self.rank,
-            self.row_of,
-            served,
-            waiting,
-            deep,
-        )
-        return served
 
     def schedule(self, alive: BoolArray) -> tuple[IntArray, Segments]:
         """EDF schedule of these entries, which must fit.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
-from ranloom.transport.cover import Cover, lessen, relieve
+from ranloom.transport.cover import Cover, lessen, relieve, swap_in
 from ranloom.transport.demands import BoolArray, Demands, IntArray
 from ranloom.transport.network import Network
 from ranloom.transport.packet import Segments, Server
@@ -119,8 +119,8 @@ class PacketSide:
                 packet[late] = False
         return chosen
 
-    def swap_in(self, part: int, packet: BoolArray, waiting: BoolArray, *, deep: bool) -> None:
-        """Exchange rows of a part for larger ones, in ``packet`` in place.
+    def swap_in(self, part: int, packet: BoolArray, waiting: BoolArray) -> None:
+        """Serve more of a part by exchanging rows, in ``packet`` in place.
 
         With several bottlenecks, rows only come in.
 
@@ -128,7 +128,6 @@ class PacketSide:
             part: index of the part.
             packet: [n] rows on the packet layer, which fit.
             waiting: [n] rows that may come in or go out.
-            deep: whether two rows may go for one.
         """
         covers = self.parts[part].covers
         if len(covers) > 1:
@@ -137,8 +136,8 @@ class PacketSide:
                 packet[row] = True
                 packet[row] = self.fits(part, packet)
             return
-        server = covers[0].server
-        packet[server.rows] = server.swap_in(packet[server.rows], waiting[server.rows], deep=deep)
+        rows = covers[0].server.rows
+        packet[rows] = swap_in(covers[0], packet[rows], waiting[rows])
 
     def lessen(
         self,

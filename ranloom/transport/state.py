@@ -175,7 +175,7 @@ class PlanState:
         self.mode[rows] = PACKET
         self.window_of[rows] = -1
 
-    def repack(self, part: int, *, deep: bool = False) -> None:
+    def repack(self, part: int) -> None:
         """Fill the packets of a part anew from all its rows that do not ride."""
         rows = self.side.parts[part].rows
         idle = rows[self.mode[rows] != WINDOW]
@@ -185,7 +185,7 @@ class PlanState:
         nothing = np.zeros(len(self.points), dtype=np.bool_)
         self.side.relieve(part, packet, nothing, waiting, self.points)
         if not packet[idle].all():
-            self.side.swap_in(part, packet, waiting, deep=deep)
+            self.side.swap_in(part, packet, waiting)
         self.mode[idle] = np.where(packet[idle], PACKET, MISSED)
 
     # Windows

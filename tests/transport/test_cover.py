@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from ranloom.transport.cover import Cover, lessen, relieve
+from ranloom.transport.cover import Cover, lessen, relieve, swap_in
 from ranloom.transport.packet import Server
 from ranloom.transport.points import Points, points_of
 from ranloom.transport.windows import WindowRules
@@ -97,6 +97,29 @@ def test_search_finds_the_fewest_by_enumeration_on_small_instances() -> None:
                 best += count
                 break
     assert best == found <= greedy
+
+
+@given(st.lists(item, min_size=2, max_size=9))
+@examples(max_examples=150, deadline=None)
+def test_swapping_in_serves_more_and_still_fits(items) -> None:
+    cover, _, _, _ = instance(items)
+    server, everything = cover.server, np.ones(len(items), dtype=np.bool_)
+    chosen = ~everything
+    for k in np.argsort(server.work):  # the worst way to choose: the smallest first
+        chosen[k] = True
+        chosen[k] = server.fits(chosen)
+    better = swap_in(cover, chosen, everything)
+    assert server.fits(better)
+    assert server.work[better].sum() >= server.work[chosen].sum()
+    fixed = swap_in(cover, chosen, ~chosen)
+    assert fixed[chosen].all()  # those that may not go out stay
+
+
+def test_one_large_comes_in_for_several_small() -> None:
+    # Ten seconds: four times 2 are in and 9 waits; with it there is room for none of them.
+    cover, _, _, _ = instance([(0, 0, 10, 2)] * 4 + [(1, 0, 10, 9)])
+    small = cover.server.work < 9 * 10**9
+    assert (swap_in(cover, small, np.ones(5, dtype=np.bool_)) == ~small).all()
 
 
 def test_largest_load_goes_first_and_the_least_that_suffices_is_shed() -> None:

@@ -62,29 +62,6 @@ def test_schedule_serves_one_at_a_time_between_release_and_deadline(jobs: Jobs) 
         assert segments.end_ns[mine].max() == finish[entry] <= release + span
 
 
-@given(st.lists(job, min_size=2, max_size=9), st.booleans())
-@settings(max_examples=200, deadline=None)
-def test_swapping_in_serves_more_and_still_fits(jobs: Jobs, deep: bool) -> None:
-    made = server(jobs)
-    chosen = np.zeros(len(jobs), dtype=np.bool_)
-    for k in np.argsort(made.work):  # the worst way to choose: the smallest first
-        chosen[k] = True
-        chosen[k] = made.fits(chosen)
-    better = made.swap_in(chosen, alive(len(jobs)), deep=deep)
-    assert made.fits(better)
-    assert made.work[better].sum() >= made.work[chosen].sum()
-    fixed = made.swap_in(chosen, ~chosen, deep=deep)
-    assert fixed[chosen].all()  # those that may not go out stay
-
-
-def test_one_large_comes_in_for_two_small_only_when_asked() -> None:
-    # Ten units of time: 4 + 4 are in, 9 waits.
-    made = server([(0, 10, 4), (0, 10, 4), (0, 10, 9)])
-    inside = made.work == 4
-    assert (made.swap_in(inside, alive(3), deep=False) == inside).all()
-    assert (made.swap_in(inside, alive(3), deep=True) == ~inside).all()
-
-
 def test_work_is_rounded_up() -> None:
     assert work_ns(np.array([1, 125, 126], dtype=np.int64), 1.0).tolist() == [8, 1000, 1008]
     assert work_ns(np.array([1], dtype=np.int64), 100.0).tolist() == [1]
