@@ -49,6 +49,15 @@ class Workload:
         """Names of the parameters in a range of layers, ascending."""
         return tuple(sorted(parameter_shapes(self.model, first_layer, end_layer)))
 
+    def is_boundary(self, value: Tensor) -> bool:
+        """Whether a tensor can be what one stage hands to the next, or its gradient [B, T, d]."""
+        shape = (
+            self.order.micro_batch_samples,
+            self.corpus.sequence_length,
+            self.model.width,
+        )
+        return value.shape == shape and value.dtype == self.model.torch_dtype
+
     def stage(self, first_layer: int, end_layer: int) -> OptStage:
         """A stage with its initial weights, on the device."""
         return OptStage(self.model, first_layer, end_layer, self.seed).to(self.device)
@@ -87,6 +96,21 @@ class TrainedLayers:
             return self.names()
         wanted = parameter_shapes(self.workload.model, first_layer, end_layer)
         return tuple(name for name in self.names() if name in wanted)
+
+    def are_sums(self, tensors: Mapping[str, Tensor], names: Iterable[str] | None = None) -> bool:
+        """Whether tensors can be summed gradients of these layers: names, shapes and type.
+
+        Args:
+            tensors: what came from another site.
+            names: parameters that there have to be; None for all of the layers.
+        """
+        shapes = {name: p.shape for name, p in self.module.named_parameters()}
+        dtype = self.workload.model.sum_dtype
+        wanted = shapes.keys() if names is None else set(names) & shapes.keys()
+        return tensors.keys() == wanted and all(
+            tensor.shape == shapes[name] and tensor.dtype == dtype
+            for name, tensor in tensors.items()
+        )
 
     def zeros(self) -> Gradients:
         """The sum of no gradient."""

@@ -108,6 +108,29 @@ def test_everything_at_once(virtual_config):
         assert notes[kind.value] > 0, kind
 
 
+def test_tensors_that_do_not_fit_are_not_taken(virtual_config, monkeypatch):
+    spoilt = Counter()
+
+    def spoil_first(self, sender, to, message, tensors):
+        if tensors:
+            name = min(tensors)
+            for wrong in (
+                {**tensors, name: tensors[name][:-1]},
+                {**tensors, name: tensors[name].float()},
+                {k: t for k, t in tensors.items() if k != name},
+                {**tensors, "more": tensors[name]},
+            ):
+                if "value" not in wrong or "more" not in wrong:
+                    spoilt[type(message).__name__] += 1
+                    send(self, sender, to, message, wrong)
+        send(self, sender, to, message, tensors)
+
+    send = VirtualRun._send_peer
+    monkeypatch.setattr(VirtualRun, "_send_peer", spoil_first)
+    assert_holds(run(virtual_config(1, micro_batch_limit=12)))
+    assert {"Supply", "PartialSum", "TiedSum", "Total"} <= spoilt.keys()
+
+
 def test_adamw_state_moves_with_the_layers(virtual_config):
     setup = replace(SETUP, optimizer=OptimizerConfig("adamw", 0.01, weight_decay=0.1))
     commits = 0
