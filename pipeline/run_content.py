@@ -78,6 +78,8 @@ def _log_series(
     declared = stage.outputs[output]
     assert isinstance(declared, Table)
     labels = [c.name for c in declared.columns if c.type == "string"]
+    if x in labels or y in labels:
+        return  # a series needs a step and a number
     table = pq.read_table(folder / declared.file, columns=[*labels, x, y])
     now_ms = int(time.time() * 1000)
     points = []
