@@ -137,16 +137,22 @@ def _content(path: Path) -> bytes:
 def _project(place: Path, registry: Registry) -> None:
     from pipeline import tracking
 
-    if tracking.enabled():
-        for name, reason in tracking.sync(place, registry).skipped.items():
-            print(f"MLflow: {name}: {reason}", file=sys.stderr)
+    if not tracking.enabled():
+        return
+    try:
+        skipped = tracking.sync(place, registry).skipped
+    except Exception as error:  # MLflow only shows the results; they are there
+        print(f"MLflow: {type(error).__name__}: {error}; try `ranloom sync`", file=sys.stderr)
+        return
+    for name, reason in skipped.items():
+        print(f"MLflow: {name}: {reason}", file=sys.stderr)
 
 
 def show_headline(place: Path, registry: Registry, elapsed_s: float) -> None:
     """Print the headline numbers of a workspace and where to find the rest."""
     table = Table(box=None, pad_edge=False)
     for title, justify in (("stage", "left"), ("metric", "left"), ("value", "right")):
-        table.add_column(title, justify=justify)  # type: ignore[arg-type]
+        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
     for stage, metric, value in headline(place, registry):
         table.add_row(stage, metric, f"{value:.6g}" if isinstance(value, float) else str(value))
     console = Console(soft_wrap=True)

@@ -172,8 +172,14 @@ def write_plots(stage: Stage, folder: Path) -> None:
         for column, value in plot.where.items():
             table = table.filter(pc.equal(table[column], value))
         stride = max(1, -(-table.num_rows // _PLOT_ROWS))
-        table = table.take(pa.array(range(0, table.num_rows, stride), pa.int64()))
-        pyarrow.csv.write_csv(table.select([plot.x, plot.y]), path)
+        table = table.take(np.arange(0, table.num_rows, stride))
+        table = table.select([plot.x, plot.y])
+        plain = pa.schema([(f.name, _plain(f.type)) for f in table.schema])
+        pyarrow.csv.write_csv(table.cast(plain), path)
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
 def plot_file(plot: Plot) -> str:

@@ -1,5 +1,7 @@
 """Our aggregation beside Flower's, same updates, same process, CPU seconds.
 
+Flower does not look for NaN and infinity in updates; ``checked_*`` are our figures with that check.
+
 Runs in the environment of ``requirements.txt`` (see README.md here), never in the main one.
 Results go into ``bench/results.json`` under ``aggregation_flower``.
 """
@@ -21,6 +23,8 @@ from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
 
 from bench.aggregation import bounds, cpu_s, make_updates, ours, show, store
 from ranloom.federated.payload import Payload
+
+_ARITHMETICS = ("float32", "float64", "fixed64")
 
 
 def main() -> None:
@@ -58,16 +62,22 @@ def main() -> None:
         ),
         "flower_aggregate_inplace_s": cpu_s(lambda: aggregate_inplace(replies), 3),
         "flower_aggregate_s": cpu_s(lambda: aggregate(legacy), 2),
-        "ours_float32_s": cpu_s(lambda: ours(payloads, weights, "float32")),
-        "ours_float64_s": cpu_s(lambda: ours(payloads, weights, "float64")),
-        "ours_fixed64_s": cpu_s(lambda: ours(payloads, weights, "fixed64")),
+        **{
+            f"{name}_{arithmetic}_s": cpu_s(
+                lambda a=arithmetic, c=checked: ours(payloads, weights, a, checked=c)
+            )
+            for name, checked in (("ours", False), ("checked", True))
+            for arithmetic in _ARITHMETICS
+        },
         "flower_max_rel_error": float(np.max(np.abs(flat - exact))) / rms,
         "ours_float32_max_rel_error": float(np.max(np.abs(mine - exact))) / rms,
     }
-    for arithmetic in ("float32", "float64", "fixed64"):
-        figures[f"times_faster_{arithmetic}"] = (
-            figures["flower_aggregate_arrayrecords_s"] / figures[f"ours_{arithmetic}_s"]
-        )
+    flower_s = figures["flower_aggregate_arrayrecords_s"]
+    for name in ("ours", "checked"):
+        for arithmetic in _ARITHMETICS:
+            figures[f"{name}_{arithmetic}_times_faster"] = (
+                flower_s / figures[f"{name}_{arithmetic}_s"]
+            )
     store("aggregation_flower", figures)
     show(figures)
 

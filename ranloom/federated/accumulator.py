@@ -172,4 +172,11 @@ class Accumulator:
 
     def sums(self) -> NDArray[np.float64]:
         """The weighted sums in float64, shape (elements,)."""
-        return np.ldexp(self.total.astype(np.float64), -self.fraction_bits)
+        return self.average(1.0)
+
+    def average(self, weight: float) -> NDArray[np.float64]:
+        """The sums divided by a weight, in float64, shape (elements,)."""
+        # scaling the divisor by a power of two is exact, and one pass over memory is enough
+        divisor = math.ldexp(weight, self.fraction_bits)
+        result: NDArray[np.float64] = np.divide(self.total, divisor, dtype=np.float64)
+        return result

@@ -108,7 +108,7 @@ class Hub:
     def average(self, round_index: int) -> NDArray[np.float64]:
         """sum(w_k x_k) / sum(w_k) of a round, shape (elements,)."""
         state = self._rounds[round_index]
-        return state.sums.sums() / state.weight
+        return state.sums.average(state.weight)
 
 
 def flat_average(

@@ -24,6 +24,7 @@ from ranloom.federated.update import UpdateHeader
 from ranloom.federated.wave import Wave
 
 SCHEMA = 1
+_PAGE_BYTES = 32768
 _TABLES = """
 CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS entries (update_id TEXT PRIMARY KEY, document TEXT NOT NULL);
@@ -107,6 +108,7 @@ class Journal:
         identity = {"schema": str(SCHEMA), "config": repr(config)}
         try:
             self._db = sqlite3.connect(path, isolation_level=None)
+            self._db.execute(f"PRAGMA page_size={_PAGE_BYTES}")  # chunks are large
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute(f"PRAGMA synchronous={'FULL' if power_loss_safe else 'NORMAL'}")
             self._db.executescript(_TABLES)

@@ -17,7 +17,7 @@ from ranloom.federated.aggregator import Aggregator, AggregatorConfig
 from ranloom.federated.payload import Payload, payload_bytes
 from ranloom.federated.radio import ARRIVED, GAVE_UP, LEFT, SAT_OUT, UNFINISHED, Uploads
 from ranloom.federated.rounds import Population
-from ranloom.federated.update import Accepted, Answer, Counted, Duplicate, Refused, UpdateHeader
+from ranloom.federated.update import Answer, Counted, Duplicate, Refused, UpdateHeader
 from ranloom.federated.wave import Wave
 
 # at equal times: what ends before what begins, as the radio simulation has it
@@ -122,27 +122,19 @@ class _Run:
         gnb = int(self.serving[ue])
         answer = self.machines[gnb].chunk(header.update_id, index, chunks[index], now_s)
         if index == len(chunks) - 1:
-            if not isinstance(answer, Counted):
-                # the gNB had no room, or gave up on a slow upload: it may ask for more
-                answer = self.send_all(now_s, ue, round_index)
             self.final[ue, round_index] = (answer, gnb)
             del self.open[ue, round_index]
         self.collect(gnb)
 
-    def send_all(self, now_s: float, ue: int, round_index: int) -> Answer:
-        """What a UE does that has had no answer: offer again, send whatever is missing."""
-        header, chunks = self.update(ue, round_index)
-        machine = self.machines[int(self.serving[ue])]
-        answer = machine.offer(header, now_s)
-        if isinstance(answer, Accepted):
-            for index in answer.missing:
-                answer = machine.chunk(header.update_id, index, chunks[index], now_s)
-        return answer
-
     def retry(self, now_s: float, ue: int, round_index: int) -> None:
-        if isinstance(self.send_all(now_s, ue, round_index), Duplicate):
-            self.duplicates[ue, round_index] = None
-        del self.open[ue, round_index]
+        """The answer to a counted update was lost: the UE offers it again."""
+        if isinstance(self.final[ue, round_index][0], Counted):
+            header, _ = self.update(ue, round_index)
+            answer = self.machines[int(self.serving[ue])].offer(header, now_s)
+            assert isinstance(answer, Duplicate | Refused)
+            if isinstance(answer, Duplicate):
+                self.duplicates[ue, round_index] = None
+            del self.open[ue, round_index]
 
     def move(self, now_s: float, ue: int, to: int, *, keep_chunks: bool) -> None:
         name = self.population.names[ue]
@@ -187,7 +179,7 @@ def replay_job(
         gnb_names: one for each gNB.
         update_dtype: wire format of all payloads.
         payload_of: payload of (UE number, round), asked for when its upload begins.
-        answer_lost: whether the gNB's last answer is lost, so that the UE sends everything
+        answer_lost: whether the gNB's last answer is lost, so that the UE offers its update
             again, shape (ues, rounds).
         retry_s: how long a UE waits for an answer.
         before_round: called when a round begins, before any of its payloads is asked for, with
@@ -289,10 +281,13 @@ def _fates(run: _Run, waves: Sequence[Wave]) -> list[UpdateFate]:
             if isinstance(answer, Counted):
                 fate, reason = ("carried" if answer.staleness else "delivered"), ""
             elif isinstance(answer, Refused):
-                fate, reason = "dropped", answer.reason
-            else:
+                # never offered, because the gNB had no room for it when its upload began
                 fate = "dropped"
-                reason = _NEVER_SENT.get(int(outcome[ue, round_index]), "no_room")
+                reason = "no_room" if answer.reason == "not_offered" else answer.reason
+            elif answer is not None:
+                fate, reason = "dropped", "no_room"  # the first chunks found none
+            else:
+                fate, reason = "dropped", _NEVER_SENT[int(outcome[ue, round_index])]
             fates.append(
                 UpdateFate(
                     ue=key[0],

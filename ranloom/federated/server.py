@@ -20,13 +20,16 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import numpy as np
 import zmq
 
 from ranloom.errors import InputError
 from ranloom.federated import protocol
+from ranloom.federated.accumulator import Accumulator
 from ranloom.federated.aggregator import Aggregator, AggregatorConfig
 from ranloom.federated.journal import Journal
 from ranloom.federated.ledger import STAGED
+from ranloom.federated.payload import WIRE_DTYPES, encode, peak_magnitude
 from ranloom.federated.protocol import ProtocolError, encode_message
 from ranloom.federated.server_config import read_config
 from ranloom.federated.update import Accepted, Answer, Counted, Stored
@@ -221,6 +224,15 @@ class Server:
         }
 
 
+def load_kernels(config: AggregatorConfig) -> None:
+    """Compile or load what the first update would otherwise wait for."""
+    for dtype in WIRE_DTYPES:
+        if dtype != "fix64":
+            payload = encode(np.zeros(1), dtype)
+            sums = Accumulator(1, config.arithmetic, config.fraction_bits)
+            sums.add(payload, 1.0, peak_magnitude(payload))
+
+
 def _fields(answer: Answer) -> dict[str, Any]:
     return {"kind": type(answer).__name__.lower(), **asdict(answer)}
 
@@ -243,6 +255,7 @@ def main(arguments: list[str] | None = None) -> int:
         config = read_config(options.config)
         journal = Journal(options.state, config, power_loss_safe=options.sync == "full")
         server = Server(config, journal, options.ue, options.control)
+        load_kernels(config)
     except InputError as error:
         print(error, file=sys.stderr)
         return 2

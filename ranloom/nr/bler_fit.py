@@ -141,14 +141,15 @@ def fit_curves(points: BlerPoints, table: int) -> list[FittedCurve]:
         same = np.flatnonzero(group_of_mcs[measured] == fitted_groups[nearest[group_of_mcs[mcs]]])
         close = same[np.argsort(abs(measured[same] - mcs), kind="stable")[:3]]
         own = np.flatnonzero(measured == mcs)
-        for bits in (*(int(b) for b in sizes), *EXTENDED_SIZES):
+        for bits in sorted({*sizes.tolist(), *EXTENDED_SIZES}):
             at = min(int(np.searchsorted(sizes, bits)), len(sizes) - 1)
             if len(own):
                 snr = snr50[own[0], at]
             else:
                 snr = shannon[mcs] + gap[close][:, saturated].mean()
             sigma = np.exp(log_sigma[group_of_mcs[mcs]] - exponent * np.log(bits))
-            origin = "fitted" if len(own) and bits <= sizes[-1] else "extended"
+            seen = ((points.mcs == mcs) & (points.code_block_bits == bits)).any()
+            origin = "fitted" if seen else "extended"
             curves.append(FittedCurve(mcs, bits, float(snr), float(sigma), origin))
     return curves
 

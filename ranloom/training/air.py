@@ -4,7 +4,7 @@ One call a control interval (paper, section 6.1 and App. C.3). It predicts when 
 finished what it owns, takes pending tasks from sites that would miss the admission deadline or that
 run far behind their equivalent-stage executors, and assigns these tasks within each stage at the
 smallest total completion time. What fits nowhere before the deadline and is not begun is deferred.
-Pure functions over the ledger's records; kernels are compiled and shared with the simulator.
+Pure functions over the ledger's records; the kernels are in ``air_kernels``.
 """
 
 from __future__ import annotations
@@ -12,9 +12,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from scipy.optimize import linear_sum_assignment
 
+from ranloom.training.air_kernels import (
+    GIVES,
+    LATE,
+    ORPHANS,
+    assign_earliest,
+    find_backups,
+    pick_pending,
+    survey,
+)
 from ranloom.training.ledger import Fate, StepLedger
 
 _LATE_PENALTY_S = 1e7
@@ -47,198 +55,52 @@ class AirPlan:
     Args:
         moves: new owners, ascending by row and stage.
         deferred_rows: micro-batches that wait for the next step, ascending.
-        late_sites: sites that would miss the deadline with what they own now.
+        late_sites: sites that would miss the deadline with what they own now, ascending.
+        owned_s: predicted time until each site has finished what it owned before [S].
     """
 
     moves: tuple[Move, ...]
     deferred_rows: tuple[int, ...]
     late_sites: tuple[int, ...]
+    owned_s: np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AirInputs:
-    """What a control interval looks at. Times relative to now.
+    """What a control interval looks at.
 
     Args:
-        pools: sites of each stage, alive ones only, ascending.
+        stage_of: stage that each living site holds, -1 for none [S].
         forward_flop: work of a forward task by stage [P].
         backward_flop: work of a backward task by stage [P].
-        seconds_per_flop: predicted pace by site [S].
-        stuck_s: time that a site's present task has overrun its prediction, by site [S].
+        seconds_per_flop: predicted pace by site, infinite for dead ones [S].
+        busy_since_s: since when a site has had something to do without a completion [S], NaN for
+            idle ones; updated in place.
         tail_s: from a stage's last task until its micro-batch is complete [P].
         path_s: shortest time of a whole micro-batch that has not begun.
+        now_s: present time.
         left_s: time left until the admission deadline; may be infinite or negative.
         steal_s: lag behind the pool's common finish from which work moves; infinite for never.
         hop_s: time to send an input to another site.
         exact_size: largest tasks x slots matrix that is solved exactly.
     """
 
-    pools: tuple[tuple[int, ...], ...]
+    stage_of: np.ndarray
     forward_flop: np.ndarray
     backward_flop: np.ndarray
     seconds_per_flop: np.ndarray
-    stuck_s: np.ndarray
+    busy_since_s: np.ndarray
     tail_s: np.ndarray
     path_s: float
+    now_s: float
     left_s: float
     steal_s: float
     hop_s: float
     exact_size: int
 
-
-@njit(cache=True)
-def open_flop(record: np.ndarray, site: int, forward_flop: float, backward_flop: float) -> float:
-    """Work that an open key still costs a site: no forward pass if it has just made it itself."""
-    if record["output"][0] == site and site >= 0:
-        return backward_flop
-    return forward_flop + backward_flop
-
-
-@njit(cache=True)
-def owned_seconds(
-    records: np.ndarray,
-    fate: np.ndarray,
-    forward_flop: np.ndarray,
-    backward_flop: np.ndarray,
-    seconds_per_flop: np.ndarray,
-    stuck_s: np.ndarray,
-) -> np.ndarray:
-    """Predicted time until each site has finished the open keys that it owns [S]."""
-    seconds = np.zeros(len(seconds_per_flop))
-    rows, stages = records.shape
-    for row in range(rows):
-        if fate[row] == 3:
-            continue
-        for stage in range(stages):
-            record = records[row, stage]
-            owner = record["owner"]
-            if record["committed"] or owner < 0:
-                continue
-            flop = open_flop(record, owner, forward_flop[stage], backward_flop[stage])
-            seconds[owner] += flop * seconds_per_flop[owner]
-    for site in range(len(seconds)):
-        if seconds[site] > 0.0:
-            seconds[site] += stuck_s[site]
-    return seconds
-
-
-@njit(cache=True)
-def pending_class(records: np.ndarray, row: int, stage: int, waiting: bool) -> int:
-    """How freely an open key can move: 0 not begun ... 3 runnable now, 4 has no owner."""
-    record = records[row, stage]
-    if record["owner"] < 0:
-        return 4
-    if waiting:
-        return 0
-    last = stage == records.shape[1] - 1
-    has_input = stage == 0 or records[row, stage - 1]["output"][0] >= 0
-    if record["output"][0] < 0 and not last:
-        return 2 if has_input else 1
-    if last:
-        return 3 if has_input else 1
-    return 3 if records[row, stage + 1]["output"][1] >= 0 else 2
-
-
-@njit(cache=True)
-def is_runnable(records: np.ndarray, row: int, stage: int) -> bool:
-    """Whether the inputs of an open key's next task exist, so that its owner may be at it."""
-    record = records[row, stage]
-    if record["committed"] or record["owner"] < 0:
-        return False
-    last = stage == records.shape[1] - 1
-    if last or record["output"][0] < 0:
-        return bool(stage == 0 or records[row, stage - 1]["output"][0] >= 0)
-    return bool(records[row, stage + 1]["output"][1] >= 0)
-
-
-@njit(cache=True)
-def runnable_sites(records: np.ndarray, fate: np.ndarray, sites: int) -> np.ndarray:
-    """Which sites have something to do right now [S]."""
-    busy = np.zeros(sites, dtype=np.bool_)
-    for row in range(records.shape[0]):
-        if fate[row] == 1 or fate[row] == 2:
-            for stage in range(records.shape[1]):
-                if is_runnable(records, row, stage):
-                    busy[records[row, stage]["owner"]] = True
-    return busy
-
-
-@njit(cache=True)
-def pick_pending(
-    records: np.ndarray,
-    fate: np.ndarray,
-    stage: int,
-    site: int,
-    owned_s: float,
-    level_s: float,
-    forward_flop: float,
-    backward_flop: float,
-    pace: float,
-) -> np.ndarray:
-    """Rows that a site should give up: least begun and last first, until it is down to the level.
-
-    The one task that it is probably working on (the lowest runnable one) stays.
-    """
-    rows = records.shape[0]
-    kind = np.full(rows, -1, dtype=np.int8)
-    running = -1
-    for row in range(rows):
-        record = records[row, stage]
-        if fate[row] == 3 or record["committed"] or record["owner"] != site:
-            continue
-        kind[row] = pending_class(records, row, stage, fate[row] == 0)
-        better = running < 0 or (kind[row] == 3 and kind[running] != 3)
-        if fate[row] != 0 and better and is_runnable(records, row, stage):
-            running = row
-    if running >= 0:
-        kind[running] = -1
-    picked = np.zeros(rows, dtype=np.int64)
-    count = 0
-    left_s = owned_s
-    for wanted in range(4):
-        for row in range(rows - 1, -1, -1):
-            if left_s <= level_s:
-                return picked[:count]
-            if kind[row] == wanted:
-                flop = open_flop(records[row, stage], site, forward_flop, backward_flop)
-                left_s -= flop * pace
-                picked[count] = row
-                count += 1
-    return picked[:count]
-
-
-@njit(cache=True)
-def assign_earliest(
-    flop: np.ndarray, base_s: np.ndarray, pace: np.ndarray, extra_s: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Greedy: each task in turn to the site that would finish it first.
-
-    Args:
-        flop: work of each task at each site [N, K].
-        base_s: time until each site is free [K].
-        pace: seconds per operation of each site [K].
-        extra_s: transfer time of each task to each site [N, K].
-
-    Returns:
-        Chosen site of each task [N] and its finish time [N].
-    """
-    tasks, sites = flop.shape
-    free_s = base_s.copy()
-    choice = np.zeros(tasks, dtype=np.int64)
-    finish_s = np.zeros(tasks)
-    for task in range(tasks):
-        best = -1
-        best_s = np.inf
-        for site in range(sites):
-            end_s = max(free_s[site], extra_s[task, site]) + flop[task, site] * pace[site]
-            if end_s < best_s:
-                best, best_s = site, end_s
-        if best < 0:
-            best, best_s = 0, 1e12
-        choice[task] = best
-        finish_s[task] = best_s
-        free_s[best] = best_s
-    return choice, finish_s
+    def pool(self, stage: int) -> list[int]:
+        """Living sites that hold a stage, ascending."""
+        return [int(site) for site in np.flatnonzero(self.stage_of == stage)]
 
 
 def assign_min_cost(
@@ -289,128 +151,105 @@ def plan_interval(ledger: StepLedger, inputs: AirInputs) -> AirPlan:
         ledger: records of the open step; not changed.
         inputs: predictions and limits.
     """
-    owned_s = owned_seconds(
+    owned_s, level_s, site_flags, stage_flags = survey(
         ledger.records,
         ledger.fate,
+        inputs.stage_of,
         inputs.forward_flop,
         inputs.backward_flop,
         inputs.seconds_per_flop,
-        inputs.stuck_s,
+        inputs.tail_s,
+        inputs.busy_since_s,
+        inputs.now_s,
+        inputs.left_s,
+        inputs.steal_s,
     )
-    moves: list[Move] = []
     deferred: set[int] = set()
-    late: list[int] = []
-    unowned = np.argwhere(
-        (ledger.records["owner"] < 0)
-        & ~ledger.records["committed"]
-        & (ledger.fate != Fate.DEFERRED)[:, None]
-    )
-    if inputs.path_s > inputs.left_s:
+    if inputs.path_s > inputs.left_s and ledger.waiting:
         deferred.update(int(row) for row in ledger.rows_of_fate(Fate.WAITING))
-    for stage, pool in enumerate(inputs.pools):
+    moves: list[Move] = []
+    for stage in np.flatnonzero(stage_flags).tolist():
+        pool = inputs.pool(stage)
         if not pool:
             continue
-        rows = [int(row) for row, at in unowned if at == stage]
-        limit_s = inputs.left_s - inputs.tail_s[stage]
-        stage_late, picked = _donations(ledger, inputs, stage, owned_s, limit_s)
-        late.extend(stage_late)
-        rows = sorted(set(rows) | set(picked))
+        limit_s = inputs.left_s - float(inputs.tail_s[stage])
+        rows = set(_orphans(ledger, stage) if stage_flags[stage] & ORPHANS else ())
+        floor_s = min(float(level_s[stage]), max(limit_s, 0.0))
+        for site in pool:
+            if site_flags[site] & GIVES:
+                rows.update(_given_up(ledger, inputs, stage, site, float(owned_s[site]), floor_s))
         if rows:
-            found = _assign_stage(ledger, inputs, stage, rows, owned_s, limit_s)
+            found = _assign_stage(ledger, inputs, stage, sorted(rows), owned_s, limit_s)
             moves.extend(found[0])
             deferred.update(found[1])
     moves = [move for move in moves if move.row not in deferred]
     moves.sort(key=lambda move: (move.row, move.stage))
-    return AirPlan(tuple(moves), tuple(sorted(deferred)), tuple(late))
+    late = np.flatnonzero(site_flags & LATE).tolist()
+    return AirPlan(tuple(moves), tuple(sorted(deferred)), tuple(late), owned_s)
 
 
-@njit(cache=True)
-def late_keys(
-    records: np.ndarray, fate: np.ndarray, owned_s: np.ndarray, lag_s: float
-) -> np.ndarray:
-    """Open keys, their owner probably at them, that are not doubled yet [K, 2] (row, stage).
-
-    Only those of owners that have more than ``lag_s`` to do.
-    """
-    rows, stages = records.shape
-    found = np.zeros((rows * stages, 2), dtype=np.int64)
-    count = 0
-    for row in range(rows):
-        if fate[row] != 1 and fate[row] != 2:
-            continue
-        for stage in range(stages):
-            record = records[row, stage]
-            alone = record["attempt"] >= 0 and record["backup_attempt"] < 0
-            if alone and is_runnable(records, row, stage) and owned_s[record["owner"]] > lag_s:
-                found[count, 0] = row
-                found[count, 1] = stage
-                count += 1
-    return found[:count]
+def _orphans(ledger: StepLedger, stage: int) -> list[int]:
+    """Rows whose key of this stage has to run and has no owner."""
+    column = ledger.records[:, stage]
+    orphan = (column["owner"] < 0) & ~column["committed"] & (ledger.fate != Fate.DEFERRED)
+    return [int(row) for row in np.flatnonzero(orphan)]
 
 
-def plan_speculation(ledger: StepLedger, inputs: AirInputs) -> tuple[Move, ...]:
+def _given_up(
+    ledger: StepLedger,
+    inputs: AirInputs,
+    stage: int,
+    site: int,
+    owned_s: float,
+    floor_s: float,
+) -> list[int]:
+    """Rows that a site gives up until it is down to the floor."""
+    rows = pick_pending(
+        ledger.records,
+        ledger.fate,
+        stage,
+        site,
+        owned_s,
+        floor_s,
+        float(inputs.forward_flop[stage]),
+        float(inputs.backward_flop[stage]),
+        float(inputs.seconds_per_flop[site]),
+    )
+    return [int(row) for row in rows]
+
+
+def plan_speculation(
+    ledger: StepLedger, inputs: AirInputs, owned_s: np.ndarray
+) -> tuple[Move, ...]:
     """Second executions of the last micro-batches whose owner runs late (Fig. 9).
 
     Only once nothing waits any more, for tasks that their owner may be working on (others move),
     and only where an equivalent-stage executor would be clearly earlier.
+
+    Args:
+        ledger: records of the open step; not changed.
+        inputs: predictions and limits.
+        owned_s: predicted time until each site has finished what it owns [S].
     """
     if ledger.waiting or not np.isfinite(inputs.steal_s):
         return ()
-    owned_s = owned_seconds(
+    found, finish_s = find_backups(
         ledger.records,
         ledger.fate,
+        inputs.stage_of,
         inputs.forward_flop,
         inputs.backward_flop,
         inputs.seconds_per_flop,
-        inputs.stuck_s,
+        owned_s.copy(),
+        inputs.hop_s,
+        inputs.steal_s,
     )
-    found: list[Move] = []
-    for row, stage in late_keys(ledger.records, ledger.fate, owned_s, inputs.steal_s).tolist():
-        owner = int(ledger.records[row, stage]["owner"])
-        others = [site for site in inputs.pools[stage] if site != owner]
-        if not others:
-            continue
-        work = float(inputs.forward_flop[stage] + inputs.backward_flop[stage])
-        ends_s = [
-            max(owned_s[site], inputs.hop_s) + work * inputs.seconds_per_flop[site]
-            for site in others
-        ]
-        best = int(np.argmin(ends_s))
-        if ends_s[best] + inputs.steal_s < owned_s[owner]:
-            owned_s[others[best]] = ends_s[best]
-            found.append(Move(row, stage, owner, others[best], float(ends_s[best])))
-    return tuple(found)
-
-
-def _donations(
-    ledger: StepLedger, inputs: AirInputs, stage: int, owned_s: np.ndarray, limit_s: float
-) -> tuple[list[int], list[int]]:
-    """Late sites of a stage, and the rows that its sites should give up."""
-    pool = inputs.pools[stage]
-    pace = inputs.seconds_per_flop
-    own = owned_s[list(pool)]
-    rate = 1.0 / pace[list(pool)]
-    level_s = float((own * rate).sum() / rate.sum())
-    late: list[int] = []
-    picked: list[int] = []
-    for site, seconds in zip(pool, own, strict=True):
-        is_late = seconds > limit_s
-        if is_late:
-            late.append(site)
-        if is_late or seconds > level_s + inputs.steal_s:
-            rows = pick_pending(
-                ledger.records,
-                ledger.fate,
-                stage,
-                site,
-                float(seconds),
-                min(level_s, max(limit_s, 0.0)),
-                float(inputs.forward_flop[stage]),
-                float(inputs.backward_flop[stage]),
-                float(pace[site]),
-            )
-            picked.extend(int(row) for row in rows)
-    return late, picked
+    return tuple(
+        Move(row, stage, owner, target, end_s)
+        for (row, stage, owner, target), end_s in zip(
+            found.tolist(), finish_s.tolist(), strict=True
+        )
+    )
 
 
 def _assign_stage(
@@ -422,7 +261,7 @@ def _assign_stage(
     limit_s: float,
 ) -> tuple[list[Move], list[int]]:
     """New owners for tasks of one stage, and the rows among them that have to wait."""
-    pool = list(inputs.pools[stage])
+    pool = inputs.pool(stage)
     column = ledger.records[rows, stage]
     forward = float(inputs.forward_flop[stage])
     backward = float(inputs.backward_flop[stage])

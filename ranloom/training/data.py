@@ -22,6 +22,7 @@ from ranloom.errors import InputError
 from ranloom.training.opt_model import MicroBatch
 
 VOCABULARY = 256
+GENERATED = "generated"
 SHORTEST_SAMPLE = 2
 _PAD = 0
 _LABEL_WORDS = {"0": "negative", "1": "positive"}
@@ -214,7 +215,7 @@ def generate_text(seed: int, samples: int, sequence_length: int) -> Corpus:
             word = int(followers[word, choice])
             chosen.append(words[word])
         texts.append(" ".join(chosen) + ".")
-    return corpus_of_texts("generated", texts, sequence_length)
+    return corpus_of_texts(GENERATED, texts, sequence_length)
 
 
 def load_corpus(source: str, seed: int, samples: int, sequence_length: int) -> Corpus:
@@ -230,7 +231,7 @@ def load_corpus(source: str, seed: int, samples: int, sequence_length: int) -> C
     Raises:
         InputError: a file that cannot be used.
     """
-    if source == "generated":
+    if source == GENERATED:
         return generate_text(seed, samples, sequence_length)
     path = Path(source)
     reader = read_tsv if path.suffix == ".tsv" else read_text

@@ -49,16 +49,20 @@ class LayoutKeeper:
         self.pools = [layout.pool(stage) for stage in range(layout.stages)]
         self.change: LayoutChange | None = None
         self.last_install: dict[int, Install] = {}
+        self._flop: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
         self._last_epoch = layout.epoch
 
-    def stage_flop(self) -> tuple[np.ndarray, np.ndarray]:
-        """Forward and backward work of each stage [P], [P]."""
-        return self._costs.stage_flop(self.layout)
+    def stage_flop(self, layout: Layout | None = None) -> tuple[np.ndarray, np.ndarray]:
+        """Forward and backward work of each stage [P], [P], of the layout in force or another."""
+        layout = layout or self.layout
+        if layout.boundaries not in self._flop:
+            self._flop[layout.boundaries] = self._costs.stage_flop(layout)
+        return self._flop[layout.boundaries]
 
     def timing(self, layout: Layout | None = None) -> StageTiming:
         """Predicted times under the present budgets, of the layout in force or another one."""
         layout = layout or self.layout
-        forward, backward = self._costs.stage_flop(layout)
+        forward, backward = self.stage_flop(layout)
         return stage_timing(
             layout,
             forward,

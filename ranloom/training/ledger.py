@@ -280,6 +280,12 @@ class StepLedger:
         verdict = self.judge(key, token, site, coordinator)
         if verdict:
             return verdict
+        return self.commit_judged(key, token, site, incarnation, coordinator)
+
+    def commit_judged(
+        self, key: TaskKey, token: Token, site: int, incarnation: int, coordinator: int
+    ) -> Verdict:
+        """Commit a result that ``judge`` has just accepted, if it is the first one."""
         record = self.records[self.rows[key.micro_batch], key.stage]
         epoch, attempt = token.task_epoch, token.attempt
         return Verdict(commit_attempt(record, site, incarnation, coordinator, epoch, attempt))

@@ -76,6 +76,11 @@ class ModelConfig:
         """The torch type of parameters and activations."""
         return DTYPES[self.dtype]
 
+    @property
+    def sum_dtype(self) -> torch.dtype:
+        """The torch type in which gradients are held and summed: float32 at least."""
+        return torch.promote_types(self.torch_dtype, torch.float32)
+
 
 @dataclass(frozen=True)
 class MicroBatch:

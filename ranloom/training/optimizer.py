@@ -119,7 +119,10 @@ class StageOptimizer:
             scale: from ``mean_gradient_scale``.
             learning_rate: from ``OptimizerConfig.step_learning_rate``.
         """
-        gradients = [summed[name] * scale for name in self._parameters]
+        gradients = [
+            (summed[name] * scale).to(parameter.dtype)
+            for name, parameter in self._parameters.items()
+        ]
         parameters: list[Tensor] = list(self._parameters.values())
         if self._config.name == "adamw":
             self._adamw(parameters, gradients, learning_rate)

@@ -1,14 +1,14 @@
 """WEAVER's own initial placement: replicas, stages, boundaries, micro-batch, window, quotas.
 
-The paper leaves it open ("baseline sample quota from placement"). Here: among all ways to make D
-replicas of P stages and all micro-batch sizes that fit the memory, the one with the shortest step
-in closed form, with sites exchanged pairwise as long as that helps. Deterministic.
+The paper leaves it open ("baseline sample quota from placement"). Here: all ways to make D replicas
+of P stages and all micro-batch sizes that fit the memory are rated by the closed form; in the best
+of them sites are exchanged pairwise as long as that helps. Deterministic.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -22,6 +22,8 @@ from ranloom.training.timing import pool_rates
 
 CostsOf = Callable[[int], LayerCosts]
 """Costs of a micro-batch with that many samples."""
+
+_REFINED_SHAPES = 6
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def place(
     Raises:
         InputError: no placement fits the memory of the sites.
     """
-    best: Placement | None = None
+    shapes: list[_Shape] = []
     count = len(problem.sites)
     for samples in micro_batch_samples:
         if problem.step_samples % samples:
@@ -100,39 +102,41 @@ def place(
         for stages in range(1, min(count, costs.layers) + 1):
             fewest = max(problem.least_replicas, -(-problem.least_sites // stages))
             for replicas in range(fewest, min(count // stages, micro_batches) + 1):
-                found = _of_shape(problem, costs, micro_batches, stages, replicas)
-                if found is not None and (best is None or found[2].step_s < best.estimate.step_s):
-                    shares = _shares(found[0], problem.seconds_per_flop)
-                    best = Placement(found[0], samples, found[1], shares, found[2])
-    if best is None:
+                shape = _shape(problem, costs, samples, stages, replicas)
+                if shape is not None:
+                    shapes.append(shape)
+    if not shapes:
         raise InputError(
             "placement",
             f"{count} sites",
             "allowed: sites whose memory holds the model in at most one stage a site",
         )
-    return best
+    shapes.sort(key=lambda shape: shape.estimate.step_s)
+    refined = [_refine(problem, shape) for shape in shapes[:_REFINED_SHAPES]]
+    best = min(refined, key=lambda shape: shape.estimate.step_s)
+    shares = _shares(best.layout, problem.seconds_per_flop)
+    return Placement(best.layout, best.samples, best.window, shares, best.estimate)
 
 
-def _of_shape(
-    problem: PlacementProblem, costs: LayerCosts, micro_batches: int, stages: int, replicas: int
-) -> tuple[Layout, int, StepEstimate] | None:
-    """Best placement of one shape: layout, window, estimate; None if it does not fit."""
-    window = -(-micro_batches // replicas)
-    boundaries = tuple(round(stage * costs.layers / stages) for stage in range(stages + 1))
-    room = min(float(problem.memory_bytes[site]) for site in problem.sites)
-    even = Layout(0, boundaries, _lanes(problem.sites, stages, replicas, by_stage=True))
-    while window > 1 and costs.stage_bytes(even, window).max() > room:
-        window -= 1
-    if costs.stage_bytes(even, window).max() > room:
-        return None
+@dataclass(frozen=True)
+class _Shape:
+    """D replicas of P stages with one micro-batch size, in the better of two plain orders."""
 
-    def step(layout: Layout) -> StepEstimate:
+    layout: Layout
+    costs: LayerCosts
+    samples: int
+    micro_batches: int
+    window: int
+    estimate: StepEstimate
+
+    def estimated(self, problem: PlacementProblem, layout: Layout) -> StepEstimate:
+        """Predicted step of this shape in another order."""
         return estimate_step(
             layout,
-            costs,
+            self.costs,
             problem.seconds_per_flop,
-            micro_batches,
-            window,
+            self.micro_batches,
+            self.window,
             problem.activation,
             problem.sync,
             problem.tied,
@@ -140,22 +144,47 @@ def _of_shape(
             problem.chunks,
         )
 
-    starts = [even, Layout(0, boundaries, _lanes(problem.sites, stages, replicas, False))]
+
+def _shape(
+    problem: PlacementProblem, costs: LayerCosts, samples: int, stages: int, replicas: int
+) -> _Shape | None:
+    """A shape with the widest window that fits, None if not even one micro-batch does."""
+    micro_batches = problem.step_samples // samples
+    boundaries = tuple(round(stage * costs.layers / stages) for stage in range(stages + 1))
+    room = min(float(problem.memory_bytes[site]) for site in problem.sites)
+    orders = [
+        Layout(0, boundaries, _lanes(problem.sites, stages, replicas, by_stage))
+        for by_stage in (True, False)
+    ]
+    window = -(-micro_batches // replicas)
+    while window > 1 and costs.stage_bytes(orders[0], window).max() > room:
+        window -= 1
+    if costs.stage_bytes(orders[0], window).max() > room:
+        return None
+    plain = _Shape(orders[0], costs, samples, micro_batches, window, StepEstimate(0.0, 0.0, 0.0))
+    estimates = [(plain.estimated(problem, order), order) for order in orders]
+    estimate, layout = min(estimates, key=lambda found: found[0].step_s)
+    return replace(plain, layout=layout, estimate=estimate)
+
+
+def _refine(problem: PlacementProblem, shape: _Shape) -> _Shape:
+    """The same shape with sites exchanged and boundaries moved where that helps."""
+    layout = shape.layout
     if len(problem.sites) <= problem.searched_sites:
-        starts = [_exchange(start, problem.sites, step) for start in starts]
-    layout = min(starts, key=lambda start: step(start).step_s)
+        layout = _exchange(layout, problem.sites, lambda tried: shape.estimated(problem, tried))
     cut = plan_boundaries(
         layout,
-        costs,
+        shape.costs,
         problem.seconds_per_flop,
         problem.memory_bytes,
-        micro_batches,
-        window,
+        shape.micro_batches,
+        shape.window,
         0.0,
     )
-    planned = layout.with_boundaries(0, cut)
-    layout = min((layout, planned), key=lambda tried: step(tried).step_s)
-    return layout, window, step(layout)
+    tried = (layout, layout.with_boundaries(0, cut))
+    estimates = [(shape.estimated(problem, one), one) for one in tried]
+    estimate, layout = min(estimates, key=lambda found: found[0].step_s)
+    return replace(shape, layout=layout, estimate=estimate)
 
 
 def _lanes(

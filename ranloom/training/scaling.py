@@ -13,8 +13,9 @@ from ranloom.training.closed_form import estimate_step
 from ranloom.training.costs import LayerCosts
 from ranloom.training.layout import Layout, regular_layout
 from ranloom.training.links import Links
-from ranloom.training.mlr import plan_boundaries
+from ranloom.training.mlr import smallest_bottleneck
 from ranloom.training.placement import CostsOf, PlacementProblem
+from ranloom.training.timing import pool_rates
 
 
 @dataclass(frozen=True)
@@ -154,19 +155,10 @@ def _fitted(
     fixed = float(costs.stage_bytes(layout, 0).max())
     each = float(costs.stage_bytes(layout, 1).max()) - fixed
     window = max(1, min(window, int((room - fixed) // each)))
-    try:
-        cut = plan_boundaries(
-            layout,
-            costs,
-            problem.seconds_per_flop,
-            problem.memory_bytes,
-            micro_batches,
-            window,
-            0.0,
-        )
-    except InputError:
-        return layout, window
-    return layout.with_boundaries(0, cut), window
+    rooms = np.full(stages, room)
+    rates = pool_rates(layout, problem.seconds_per_flop)
+    cut = smallest_bottleneck(costs, rates, rooms, window)
+    return layout if cut is None else layout.with_boundaries(0, cut), window
 
 
 def single_pipeline(

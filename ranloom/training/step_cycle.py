@@ -8,13 +8,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from ranloom.training.air import (
-    AirInputs,
-    AirPlan,
-    plan_interval,
-    plan_speculation,
-    runnable_sites,
-)
+from ranloom.training.air import AirInputs, AirPlan, plan_interval, plan_speculation
 from ranloom.training.dispatch import Dispatcher
 from ranloom.training.ledger import NOBODY, Fate, StepLedger, Verdict, forget_site
 from ranloom.training.membership import Members
@@ -128,7 +122,8 @@ class StepCycle:
         self._recovering = False
         self._may_lack_owner = True
         self._may_admit = True
-        self._busy_since_s: dict[int, float] = {}
+        self._holders = np.full(0, NOBODY, dtype=np.int32)
+        self._busy_since_s = np.full(0, np.nan)
         self._dirty: set[int] = set()
 
     @property
@@ -162,35 +157,36 @@ class StepCycle:
         nominal_s = plan.deadline_s - plan.opened_s
         steal_s = settings.steal_gain * (nominal_s if np.isfinite(nominal_s) else timing.step_s)
         inputs = AirInputs(
-            pools=tuple(tuple(sorted(pool)) for pool in self._pools),
+            stage_of=self._stage_of(len(pace)),
             forward_flop=plan.forward_flop,
             backward_flop=plan.backward_flop,
             seconds_per_flop=pace,
-            stuck_s=self._stuck_s(pace, now_s),
+            busy_since_s=self._busy_since_s,
             tail_s=timing.tail_s,
             path_s=timing.path_s,
+            now_s=now_s,
             left_s=plan.deadline_s - now_s if settings.rerouting else np.inf,
             steal_s=steal_s if settings.rerouting else np.inf,
             hop_s=settings.hop_s,
             exact_size=settings.exact_assignment,
         )
-        actions = self._carry_out(plan_interval(self.ledger, inputs))
+        found = plan_interval(self.ledger, inputs)
+        actions = self._carry_out(found)
         if settings.speculate:
-            actions.extend(self._speculate(inputs))
+            actions.extend(self._speculate(inputs, found.owned_s))
         return actions + self.settle()
 
-    def _stuck_s(self, pace: np.ndarray, now_s: float) -> np.ndarray:
-        """By how much each site's present task has overrun its prediction [S]."""
-        busy = runnable_sites(self.ledger.records, self.ledger.fate, len(pace))
-        self._busy_since_s = {
-            int(site): self._busy_since_s.get(int(site), now_s) for site in np.flatnonzero(busy)
-        }
-        stuck = np.zeros(len(pace))
-        longest = float(np.max(self.plan.forward_flop + self.plan.backward_flop))
-        for site, since_s in self._busy_since_s.items():
-            if np.isfinite(pace[site]):
-                stuck[site] = max(0.0, now_s - since_s - longest * pace[site])
-        return stuck
+    def _stage_of(self, sites: int) -> np.ndarray:
+        """Stage that each living site holds, -1 for none [S]; kept until a site is lost."""
+        if len(self._holders) != sites:
+            self._holders = np.full(sites, NOBODY, dtype=np.int32)
+            for stage, pool in enumerate(self._pools):
+                self._holders[list(pool)] = stage
+            idle = np.full(sites, np.nan)
+            known = min(sites, len(self._busy_since_s))
+            idle[:known] = self._busy_since_s[:known]
+            self._busy_since_s = idle
+        return self._holders
 
     def _carry_out(self, plan: AirPlan) -> list[Action]:
         actions: list[Action] = []
@@ -208,9 +204,9 @@ class StepCycle:
                 actions.append(Note(NoteKind.REROUTED, *where, float(move.source), reason))
         return actions
 
-    def _speculate(self, inputs: AirInputs) -> list[Action]:
+    def _speculate(self, inputs: AirInputs, owned_s: np.ndarray) -> list[Action]:
         actions: list[Action] = []
-        for move in plan_speculation(self.ledger, inputs):
+        for move in plan_speculation(self.ledger, inputs, owned_s):
             self.dispatcher.grant_backup(move.row, move.stage, move.target)
             self.statistics.speculations += 1
             self._dirty.add(move.row)
@@ -277,7 +273,7 @@ class StepCycle:
 
     def task_completed(self, event: TaskCompleted, now_s: float) -> list[Action]:
         """A site reports a forward or backward task."""
-        if event.site in self._busy_since_s:
+        if event.site < len(self._busy_since_s):
             self._busy_since_s[event.site] = now_s
         ledger = self.ledger
         verdict = ledger.judge(event.key, event.token, event.site, self._coordinator)
@@ -294,7 +290,7 @@ class StepCycle:
             if output[event.direction] == NOBODY:
                 output[event.direction] = event.site
             return self.settle()
-        verdict = ledger.commit(
+        verdict = ledger.commit_judged(
             event.key, event.token, event.site, event.incarnation, self._coordinator
         )
         if verdict != Verdict.ACCEPTED:
@@ -417,7 +413,7 @@ class StepCycle:
         if self.phase in (StepPhase.REDUCED, StepPhase.SKIPPED):
             return []
         self.dispatcher.forget_site(site)
-        self._busy_since_s.pop(site, None)
+        self._holders = np.full(0, NOBODY, dtype=np.int32)
         self.reduction.lose_site(site)
         self._may_lack_owner = True
         touched = forget_site(self.ledger.records, site)
@@ -458,7 +454,7 @@ class StepCycle:
         """
         self._coordinator = coordinator
         self._recovering = True
-        self._busy_since_s.clear()
+        self._busy_since_s[:] = np.nan
         self.dispatcher.restart(coordinator)
         self.reduction.void_unfinished()
         return self._reopen_lost()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit
 
 from ranloom.training.layout import Layout, holder_arrays
 
@@ -57,18 +58,44 @@ def stage_timing(
         micro_batches: micro-batches of the step.
         hop_s: time to hand a tensor to the next stage.
     """
-    rate = pool_rates(layout, seconds_per_flop)
-    _, stages = holder_arrays(layout)
-    members = np.maximum(np.bincount(stages, minlength=layout.stages), 1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        pace = np.where(rate > 0.0, members / rate, np.inf)
-        total = (forward_flop + backward_flop) * micro_batches
-        work_s = np.where(rate > 0.0, total / rate, np.inf)
-    forward_s = forward_flop * pace + hop_s
-    backward_s = backward_flop * pace + hop_s
-    head_s = np.concatenate([[0.0], np.cumsum(forward_s[:-1])])
-    tail_s = np.concatenate([[0.0], np.cumsum(backward_s[:-1])])
-    return StageTiming(head_s, work_s, tail_s)
+    sites, stages = holder_arrays(layout)
+    times = stage_times(
+        sites, stages, forward_flop, backward_flop, seconds_per_flop, micro_batches, hop_s
+    )
+    return StageTiming(*times)
+
+
+@njit(cache=True)
+def stage_times(
+    sites: np.ndarray,
+    stages: np.ndarray,
+    forward_flop: np.ndarray,
+    backward_flop: np.ndarray,
+    pace: np.ndarray,
+    micro_batches: int,
+    hop_s: float,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Head, work and tail of each stage [P], [P], [P]; holders as (sites, stages) [H], [H]."""
+    count = len(forward_flop)
+    rate = np.zeros(count)
+    members = np.zeros(count)
+    for index in range(len(sites)):
+        rate[stages[index]] += 1.0 / pace[sites[index]]
+        members[stages[index]] += 1.0
+    head_s = np.zeros(count)
+    work_s = np.zeros(count)
+    tail_s = np.zeros(count)
+    before_s = 0.0
+    after_s = 0.0
+    for stage in range(count):
+        head_s[stage] = before_s
+        tail_s[stage] = after_s
+        mean = members[stage] / rate[stage] if rate[stage] > 0.0 else np.inf
+        total = (forward_flop[stage] + backward_flop[stage]) * micro_batches
+        work_s[stage] = total / rate[stage] if rate[stage] > 0.0 else np.inf
+        before_s += forward_flop[stage] * mean + hop_s
+        after_s += backward_flop[stage] * mean + hop_s
+    return head_s, work_s, tail_s
 
 
 def pool_rates(layout: Layout, seconds_per_flop: np.ndarray) -> np.ndarray:

@@ -24,6 +24,7 @@ from ranloom.transport.demands import NS_PER_S, Demands, FloatArray, IntArray
 from ranloom.transport.network import Network
 from ranloom.transport.packet_side import PacketSide
 from ranloom.transport.plan import Plan
+from ranloom.transport.points import no_points
 
 #: Feasibility tolerance of the solver and rounding, relative to bytes or windows.
 _SLACK = 1e-6
@@ -70,23 +71,14 @@ def lower_bound(
     missed = whole.minimise(whole.missed)
     if not windows:
         return LowerBound(_bytes(missed), 0, 0.0)
-    side = PacketSide(demands, network, network.pair_of(demands))
+    side = PacketSide(demands, network, network.pair_of(demands), no_points(len(demands)))
     setups = 0
     for part in side.parts:
-        for rows in _stretches(demands, part.rows):
-            alone = _Program(demands.take(rows), network, packet, windows, now_ns, most)
-            setups += _count(alone.minimise(alone.lit, missed_bytes=plan.missed_bytes))
+        alone = _Program(demands.take(part.rows), network, packet, windows, now_ns, most)
+        setups += _count(alone.minimise(alone.lit, missed_bytes=plan.missed_bytes))
     setups = max(setups, _count(whole.minimise(whole.lit, missed_bytes=plan.missed_bytes)))
     light = whole.minimise(whole.light, missed_bytes=plan.missed_bytes, least_lit=setups)
     return LowerBound(_bytes(missed), setups, max(0.0, light * (1 - _SLACK)))
-
-
-def _stretches(demands: Demands, rows: IntArray) -> list[IntArray]:
-    """Rows split where everything is due before anything else is released."""
-    rows = rows[np.argsort(demands.release_ns[rows], kind="stable")]
-    due = np.maximum.accumulate(demands.deadline_ns[rows])
-    breaks = np.flatnonzero(demands.release_ns[rows[1:]] >= due[:-1]) + 1
-    return np.split(rows, breaks)
 
 
 def _bytes(gbit: float) -> int:

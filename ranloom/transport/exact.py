@@ -17,7 +17,6 @@ from ranloom.errors import InputError
 from ranloom.transport.bound import lower_bound
 from ranloom.transport.demands import IntArray
 from ranloom.transport.network import Network
-from ranloom.transport.occupancy import Seat
 from ranloom.transport.plan import PACKET, WINDOW, Plan
 from ranloom.transport.state import PlanState
 
@@ -158,7 +157,7 @@ class _Model:
 
     def _demand_bounds(self) -> None:
         for part in self.state.side.parts:
-            for server in part.servers:
+            for server in (cover.server for cover in part.covers):
                 work = -(-server.work // _TICK_NS)
                 release = self.release[server.rows]
                 deadline = self.deadline[server.rows]
@@ -218,13 +217,11 @@ class _Model:
                 jobs.append((solver.value(self.start[key]) * _TICK_NS, key, job))
         jobs.sort(key=lambda item: item[:2])
         for start, _, job in jobs:
-            seat: Seat | None = state.occupancy.seat_at(job, start)
-            if seat is None:
+            if state.open_near(job, start) is None:
                 return None
-            state.open_seated(job, seat)
         state.to_packet(packet)
         for part in range(len(state.side.parts)):
-            if not state.side.fits(part, state.packet_mask):
+            if not state.side.fits(part, state.mode == PACKET):
                 return None
         return state.finished(strategy)
 
@@ -263,7 +260,7 @@ def refine(
         [state.pair_of[np.flatnonzero(plan.window_of == w)[0]] for w in range(len(plan.windows))],
         minlength=len(network.pairs),
     )
-    model = _Model(state, np.maximum(state.most_windows, used), packet, windows)
+    model = _Model(state, np.maximum(state.fewest + 1, used), packet, windows)
     least = lower_bound(plan, network, packet=packet, windows=windows, now_ns=now_ns)
     model.model.add(model.objectives[0] >= least.missed_bytes)
     until = None if wall_s is None else monotonic() + wall_s

@@ -18,6 +18,7 @@ from ranloom.transport.network import Network
 from ranloom.transport.packet import work_ns
 from ranloom.transport.packet_side import PacketSide
 from ranloom.transport.plan import MISSED, PACKET, WINDOW, Plan
+from ranloom.transport.points import no_points
 
 
 def execute(plan: Plan, realised: Demands, network: Network, *, packet: bool = True) -> Plan:
@@ -38,7 +39,7 @@ def execute(plan: Plan, realised: Demands, network: Network, *, packet: bool = T
     sent = np.zeros(len(realised), dtype=np.bool_)
     if packet:
         sent = _admit(plan, realised, network, riding)
-    side = PacketSide(realised, network, network.pair_of(realised))
+    side = PacketSide(realised, network, network.pair_of(realised), no_points(len(realised)))
     by_packet, segments = side.schedule(sent)
     finish = np.where(sent, by_packet, finish)
     in_time = sent & (finish <= realised.deadline_ns)
@@ -87,6 +88,6 @@ def _admit(plan: Plan, realised: Demands, network: Network, riding: BoolArray) -
         others = admitted | (planned & ~arrived & (outlook < realised.deadline_ns))
         trial = others.copy()
         trial[row] = True
-        side = PacketSide(realised.released(outlook), network, pair_of)
+        side = PacketSide(realised.released(outlook), network, pair_of, no_points(len(outlook)))
         admitted[row] = side.fits(int(side.part_of[row]), trial)
     return admitted

@@ -1,136 +1,230 @@
-"""Local search: moves that lower the plan's objective, tried in a fixed order.
+"""Local search: moves that lower a plan's objective.
 
-No randomness and no clock: the number of tried moves is the limit.
+Iterated greedy: windows near a missed demand are taken out and the room is used anew, with
+blurred priorities; what is no better is taken back. Randomness is a fixed pseudo-random
+sequence and the limit counts tried moves, so the same input gives the same plan.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
-from ranloom.transport.demands import IntArray
+from ranloom.transport.demands import FloatArray, IntArray
 from ranloom.transport.plan import MISSED, PACKET, WINDOW
 from ranloom.transport.state import PlanState
 
+#: Windows up to which all of them may be placed anew for one more.
+_MOST_RESCHEDULED = 80
+#: Candidates in a row that may find no place after a shake.
+_PATIENCE = 6
+#: Shakes in a row without gain that end the search.
+_STALE = 60
 
-class _Budget:
-    """Moves left to try."""
 
-    def __init__(self, moves: int) -> None:
+class _Search:
+    """A state, moves left to try, and a pseudo-random stream."""
+
+    def __init__(self, state: PlanState, moves: int) -> None:
+        self.state = state
         self.moves = moves
+        self.rng = np.random.default_rng(7)
+        points = state.points
+        self.row_of_entry = np.repeat(np.arange(len(state.mode)), np.diff(points.first))
 
     def spend(self) -> bool:
         """Take one move; False when none is left."""
         self.moves -= 1
         return self.moves >= 0
 
+    def missed(self) -> IntArray:
+        """Missed demands that something could carry, the largest first."""
+        state = self.state
+        rows = np.flatnonzero((state.mode == MISSED) & (state.can_ride | state.can_packet))
+        return rows[np.argsort(-state.demands.bytes[rows], kind="stable")]
+
 
 def improve(state: PlanState, effort: int) -> None:
     """Lower the objective of a feasible state until nothing helps or ``effort`` moves are tried."""
-    budget = _Budget(effort)
-    while True:
-        before = state.objective
-        rescue(state, budget)
-        put_out(state, budget)
-        if state.objective >= before or budget.moves <= 0:
-            break
+    search = _Search(state, effort)
+    _serve(search, 0.0, len(state.points))
+    _put_out(search)
+    stale = 0
+    while state.placed and len(search.missed()) and search.moves > 0 and stale < _STALE:
+        stale = 0 if _accept(search, partial(_shake, search)) else stale + 1
+    _put_out(search)
     unload(state)
 
 
-def _row(row: int) -> IntArray:
-    return np.array([row], dtype=np.int64)
+def _accept(search: _Search, move: Callable[[], None]) -> bool:
+    """Try a compound move; keep it where the objective is no worse."""
+    state = search.state
+    before = state.objective
+    back = state.checkpoint()
+    move()
+    if state.objective > before:
+        state.rollback(back)
+    return state.objective < before
 
 
-def _by_size(state: PlanState, rows: IntArray) -> IntArray:
-    """Rows with the largest payload first."""
-    return rows[np.argsort(-state.demands.bytes[rows], kind="stable")]
+def _gains(search: _Search, noise: float) -> FloatArray:
+    """Bytes that each candidate window would serve: its missed riders, and others by packets."""
+    state, points = search.state, search.state.points
+    size = state.demands.bytes.astype(np.float64)
+    missed = np.where(state.mode == MISSED, size, 0.0)[search.row_of_entry]
+    packet = np.where(state.mode == PACKET, size, 0.0)[search.row_of_entry]
+    n = len(points)
+    own = np.bincount(points.of_row, weights=missed, minlength=n)
+    freed = np.bincount(points.of_row, weights=packet, minlength=n)
+    parts = len(state.side.parts)
+    lost = np.bincount(
+        state.side.part_of, weights=np.where(state.mode == MISSED, size, 0.0), minlength=parts
+    )
+    # Riders that leave packets make room for at most what else is missed in their part.
+    rest = lost[state.side.part_of[points.rows[points.first_row[:-1]]]] - own
+    gains: FloatArray = own + np.minimum(freed, np.maximum(rest, 0.0))
+    return gains * (1.0 - noise * search.rng.random(n)) if noise else gains
 
 
-def rescue(state: PlanState, budget: _Budget) -> None:
-    """Find a place for missed demands, the largest first."""
-    for row in _by_size(state, np.flatnonzero(state.mode == MISSED)):
-        if not budget.spend():
+def _serve(search: _Search, noise: float, patience: int) -> None:
+    """Light windows for missed demands, the most useful first.
+
+    Args:
+        search: the search.
+        noise: how much the gains are blurred, 0 to 1.
+        patience: how many candidates in a row may find no place.
+    """
+    while len(search.missed()) and search.moves > 0:
+        gains = _gains(search, noise)
+        order = np.argsort(-gains, kind="stable")
+        lit = False
+        for point in order[: min(patience, int((gains > 0.0).sum()))]:
+            lit = _light(search, int(point))
+            if lit:
+                break
+        if not lit:
             return
-        _place(state, int(row)) or _make_room(state, int(row), budget)
 
 
-def _place(state: PlanState, row: int) -> bool:
-    """Send a missed row as a packet, in a window that is there, or in a new one."""
-    rows = _row(row)
-    if state.fits_with(add=rows):
-        state.to_packet(rows)
-        return True
-    if state.cluster[row] < 0:
-        return False
-    for window in list(state.windows_of_pair[state.pair_of[row]]):
+def _light(search: _Search, point: int) -> bool:
+    """Serve a candidate's idle riders by a window that is there or a new one."""
+    state = search.state
+    before = state.objective[0]
+    back = state.checkpoint()
+    riders = state.points.riders(point)
+    riders = riders[state.mode[riders] != WINDOW]
+    riders = riders[np.argsort(state.demands.release_ns[riders], kind="stable")]
+    while len(riders) and search.spend():
+        if _carry(state, riders):
+            for part in np.unique(state.side.part_of[riders]):
+                state.repack(int(part))
+            if state.objective[0] < before:
+                return True
+            state.rollback(back)
+        # Without the latest riders the window can be earlier.
+        riders = riders[: len(riders) - 1 - len(riders) // 8]
+    return False
+
+
+def _carry(state: PlanState, rows: IntArray) -> bool:
+    """Let rows of one pair ride together."""
+    for window in state.windows_of(int(state.pair_of[rows[0]])):
         if state.join(window, rows):
             return True
-    return state.open(rows) is not None
+    if state.open(rows) is not None:
+        return True
+    return len(state.placed) <= _MOST_RESCHEDULED and state.reschedule(state.job_of(rows))
 
 
-def _make_room(state: PlanState, row: int, budget: _Budget) -> bool:
-    """Take the place of packet rows that can ride in windows, or of smaller ones."""
-    if not state.can_packet[row]:
-        return False
-    part = state.side.part_of[row]
-    rivals = np.flatnonzero((state.mode == PACKET) & (state.side.part_of == part))
-    for rival in _by_size(state, rivals):
-        if state.cluster[rival] < 0 and state.demands.bytes[rival] >= state.demands.bytes[row]:
-            continue
-        if not budget.spend():
-            return False
-        out = _row(int(rival))
-        if not state.fits_with(add=_row(row), remove=out):
-            continue
-        joined = any(
-            state.join(window, out) for window in list(state.windows_of_pair[state.pair_of[rival]])
-        )
-        if joined or state.demands.bytes[rival] < state.demands.bytes[row]:
-            if not joined:
-                state.drop(out)
-            state.to_packet(_row(row))
-            return True
-    return False
+def _shake(search: _Search) -> None:
+    """Take out windows that are lit while a missed demand waits, and use the room anew."""
+    state = search.state
+    search.spend()
+    missed = search.missed()
+    row = int(missed[int(search.rng.integers(len(missed)))])
+    release, due = int(state.demands.release_ns[row]), int(state.demands.deadline_ns[row])
+    slack = state.rules.setup_ns
+    near = [
+        window
+        for window, (job, seat) in state.placed.items()
+        if seat.start_ns < due and seat.start_ns + job.length_ns > release - slack
+    ]
+    count = min(len(near), 1 + int(search.rng.integers(3)))
+    parts = set()
+    for position in search.rng.permutation(len(near))[:count]:
+        riders = state.close(near[int(position)])
+        parts |= {int(p) for p in np.unique(state.side.part_of[riders])}
+    for part in sorted(parts):
+        state.repack(part)
+    _serve(search, 0.5, _PATIENCE)
+    if len(search.missed()):
+        _absorb(search)
+        _serve(search, 0.5, _PATIENCE)
 
 
-def put_out(state: PlanState, budget: _Budget) -> None:
-    """Dissolve windows, the smallest first, whose riders fit elsewhere without a set-up."""
-    by_bytes = sorted(state.placed, key=lambda window: (state.placed[window][0].bytes, window))
-    for window in by_bytes:
-        if not budget.spend():
-            return
+def _absorb(search: _Search) -> None:
+    """Let packet rows of parts that miss something ride in windows that pass anyway."""
+    state = search.state
+    short = np.zeros(len(state.side.parts), dtype=np.bool_)
+    short[state.side.part_of[search.missed()]] = True
+    idle = np.flatnonzero((state.mode != WINDOW) & state.can_ride & short[state.side.part_of])
+    joined = set()
+    for row in idle:
+        for window in state.windows_of(int(state.pair_of[row])):
+            job, seat = state.placed[window]
+            end = seat.start_ns + job.length_ns
+            release, due = state.demands.release_ns[row], state.demands.deadline_ns[row]
+            if release < end <= due and state.join(window, np.array([row])):
+                joined.add(int(state.side.part_of[row]))
+                break
+    for part in sorted(joined):
+        state.repack(part)
+
+
+def _put_out(search: _Search) -> None:
+    """Put windows out, the smallest first, where what they carry fits elsewhere."""
+    state = search.state
+    for window in sorted(state.placed, key=lambda w: (state.placed[w][0].bytes, w)):
         job, _ = state.placed[window]
-        if state.fits_with(add=job.rows):
+        movable = state.can_packet[job.rows].all() or len(state.windows_of(job.pair)) > 1
+        if not movable:
+            continue
+        if not search.spend():
+            return
+        if state.fits_with(job.rows):
             state.close(window)
             state.to_packet(job.rows)
-        else:
-            _merge(state, window)
+        elif len(state.windows_of(job.pair)) > 1 or len(search.missed()):
+            _accept(search, partial(_dissolve, state, window))
 
 
-def _merge(state: PlanState, window: int) -> bool:
-    """Let all riders of a window ride in another one of the same pair."""
-    job, seat = state.placed[window]
-    others = [w for w in state.windows_of_pair[job.pair] if w != window]
-    if not others:
-        return False
-    state.close(window)
-    for other in others:
-        if state.join(other, job.rows):
-            return True
-    state.reopen(job, seat)
-    return False
+def _dissolve(state: PlanState, window: int) -> None:
+    """Let a window's riders ride in another one of their pair, or compete for packets."""
+    pair = state.placed[window][0].pair
+    riders = state.close(window)
+    for other in state.windows_of(pair):
+        if state.join(other, riders):
+            return
+    for part in np.unique(state.side.part_of[riders]):
+        state.repack(int(part))
+    left = riders[state.mode[riders] == MISSED]
+    if len(left):
+        any(state.join(other, left) for other in state.windows_of(pair))
 
 
 def unload(state: PlanState) -> None:
     """Move riders back to packets where they fit: shorter windows, less light."""
-    riders = state.mode == WINDOW
-    nobody = np.zeros(state.n_clusters + 1, dtype=np.bool_)
-    for part in range(len(state.side.parts)):
-        packet = state.packet_mask | (riders & state.can_packet)
-        if not (riders[state.side.parts[part].rows]).any():
+    for number, part in enumerate(state.side.parts):
+        riders = np.zeros(len(state.mode), dtype=np.bool_)
+        riders[part.rows] = (state.mode[part.rows] == WINDOW) & state.can_packet[part.rows]
+        if not riders.any():
             continue
-        state.side.relieve(part, packet, state.cluster, nobody, riders)
-        rows = state.side.parts[part].rows
-        back = rows[riders[rows] & packet[rows]]
+        packet = (state.mode == PACKET) | riders
+        nothing = np.zeros(len(state.points), dtype=np.bool_)
+        state.side.relieve(number, packet, nothing, riders, state.points)
+        back = part.rows[riders[part.rows] & packet[part.rows]]
         for window in np.unique(state.window_of[back]):
             leaving = back[state.window_of[back] == window]
             state.leave(int(window), leaving)

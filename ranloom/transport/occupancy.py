@@ -6,7 +6,7 @@ takes the first start at which all resources of one path are free for its whole 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -285,7 +285,7 @@ class Occupancy:
         for reservation in reservations:
             for resource in self._reserved(reservation, node_index, link_index):
                 _occupy(self._space, resource, reservation.start_ns, reservation.end_ns, 1)
-        self._empty = (self._space.times.copy(), self._space.level.copy(), self._space.size.copy())
+        self._empty = self.snapshot()
 
     @property
     def explicit(self) -> bool:
@@ -316,12 +316,20 @@ class Occupancy:
             self._n_nodes + link * self._grid + reservation.wavelength for link in links
         ]
 
-    def clear(self) -> None:
-        """Lift all windows; reservations stay."""
-        times, level, size = self._empty
+    def snapshot(self) -> tuple[IntArray, IntArray, IntArray]:
+        """All steps, to :meth:`restore`."""
+        return self._space.times.copy(), self._space.level.copy(), self._space.size.copy()
+
+    def restore(self, snapshot: tuple[IntArray, IntArray, IntArray]) -> None:
+        """Go back to a snapshot."""
+        times, level, size = snapshot
         self._space.times[:] = times
         self._space.level[:] = level
         self._space.size[:] = size
+
+    def clear(self) -> None:
+        """Lift all windows; reservations stay."""
+        self.restore(self._empty)
 
     def seat(self, job: Job) -> Seat | None:
         """Find the earliest place for a job and take it; None where there is none."""
@@ -342,15 +350,6 @@ class Occupancy:
         seat = Seat(int(path - self._first_path[job.pair]), int(channel), int(start))
         self._change(job, seat, 1)
         return seat
-
-    def seat_at(self, job: Job, start_ns: int) -> Seat | None:
-        """Take a place that starts as close behind ``start_ns`` as the job's limits allow.
-
-        A start rounded by a solver's clock may lie a tick outside the limits or overlap its
-        neighbour by as much; the next free start within the limits is then taken.
-        """
-        start = min(max(start_ns, job.first_start_ns), job.last_start_ns)
-        return self.seat(replace(job, first_start_ns=start))
 
     def take(self, job: Job, seat: Seat) -> None:
         """Take a given place, which must be free."""

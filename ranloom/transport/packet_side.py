@@ -7,10 +7,12 @@ from dataclasses import dataclass
 import networkx as nx
 import numpy as np
 
+from ranloom.transport.cover import Cover, lessen, relieve, swap_in
 from ranloom.transport.demands import BoolArray, Demands, IntArray
 from ranloom.transport.network import Network
-from ranloom.transport.packet import Segments, Server, relieve
+from ranloom.transport.packet import Segments, Server
 from ranloom.transport.packet_routes import fluid_edf
+from ranloom.transport.points import Points
 
 
 @dataclass(frozen=True)
@@ -18,12 +20,12 @@ class Part:
     """Demands that compete for packet capacity with each other and nobody else.
 
     Args:
-        rows: demand rows, ascending.
-        servers: one per binding link; one alone makes the demand bound exact.
+        rows: demand rows, by release.
+        covers: one per binding link; one alone makes the demand bound exact.
     """
 
     rows: IntArray
-    servers: tuple[Server, ...]
+    covers: tuple[Cover, ...]
 
 
 class PacketSide:
@@ -33,45 +35,42 @@ class PacketSide:
         demands: the demands.
         network: routes and granted rates.
         pair_of: [n] pair of each demand.
+        points: candidate windows of the demands.
     """
 
-    def __init__(self, demands: Demands, network: Network, pair_of: IntArray) -> None:
+    def __init__(
+        self, demands: Demands, network: Network, pair_of: IntArray, points: Points
+    ) -> None:
         self._demands = demands
         self._network = network
         self._pair_of = pair_of
-        links = nx.Graph()
-        for binding in network.binding:
-            nx.add_path(links, binding)
-            links.add_nodes_from(binding)
-        part_of_link = {
-            link: part
-            for part, members in enumerate(nx.connected_components(links))
-            for link in members
-        }
-        part_of_pair = np.array([part_of_link[b[0]] for b in network.binding], dtype=np.int64)
-        self.part_of: IntArray = part_of_pair[pair_of]
-        rows_of = _rows_by(pair_of, len(network.pairs))
-        servers: dict[int, list[Server]] = {}
-        for link in sorted(part_of_link):
-            users = [rows_of[p] for p, b in enumerate(network.binding) if link in b]
-            rows = np.sort(np.concatenate(users))
-            server = Server.of(
-                rows,
-                demands.bytes,
-                demands.release_ns,
-                demands.deadline_ns,
-                float(network.granted_gbps[link]),
-            )
-            servers.setdefault(part_of_link[link], []).append(server)
-        parts = _rows_by(self.part_of, len(servers))
-        self.parts = [Part(parts[k], tuple(servers[k])) for k in range(len(servers))]
+        self.parts: list[Part] = []
+        self.part_of: IntArray = np.zeros(len(demands), dtype=np.int64)
+        for links in _components(network):
+            mine = np.flatnonzero([binding[0] in links for binding in network.binding])
+            users = {
+                link: [p for p in mine if link in network.binding[p]] for link in sorted(links)
+            }
+            for rows in stretches(demands, np.flatnonzero(np.isin(pair_of, mine))):
+                covers = []
+                for link, pairs in users.items():
+                    server = Server.of(
+                        rows[np.isin(pair_of[rows], pairs)],
+                        demands.bytes,
+                        demands.release_ns,
+                        demands.deadline_ns,
+                        float(network.granted_gbps[link]),
+                    )
+                    covers.append(Cover.of(server, points))
+                self.part_of[rows] = len(self.parts)
+                self.parts.append(Part(rows, tuple(covers)))
 
     def fits(self, part: int, packet: BoolArray) -> bool:
         """Whether the rows of a part for which ``packet`` is set arrive in time."""
-        servers = self.parts[part].servers
-        if not all(server.fits(packet[server.rows]) for server in servers):
+        covers = self.parts[part].covers
+        if not all(cover.server.fits(packet[cover.server.rows]) for cover in covers):
             return False
-        return len(servers) == 1 or self._late(part, packet) < 0
+        return len(covers) == 1 or self._late(part, packet) < 0
 
     def _late(self, part: int, packet: BoolArray) -> int:
         rows = self.parts[part].rows
@@ -91,54 +90,78 @@ class PacketSide:
         )
 
     def relieve(
-        self,
-        part: int,
-        packet: BoolArray,
-        group: IntArray,
-        may_go: BoolArray,
-        sheddable: BoolArray,
-    ) -> bool:
+        self, part: int, packet: BoolArray, may_go: BoolArray, sheddable: BoolArray, points: Points
+    ) -> BoolArray:
         """Take rows off the packet layer until the rest of a part arrives in time.
 
         Args:
             part: index of the part.
             packet: [n] rows on the packet layer; cleared where they are taken off.
-            group: [n] group that leaves as one, -1 for none.
-            may_go: [groups] groups that may leave; cleared for those that did.
-            sheddable: [n] rows that may be shed alone.
+            may_go: [points] candidate windows that may be lit.
+            sheddable: [n] rows that may be shed alone; with all of them the rest always fits.
+            points: the candidates.
 
         Returns:
-            Whether the rest fits; it always does when every row is sheddable.
+            [points] candidates that were chosen; their riders left the packet layer.
         """
-        servers = self.parts[part].servers
-        for server in servers:
-            rows = server.rows[packet[server.rows]]
-            inside = packet[server.rows]
-            gone, shed, fits = relieve(
-                server.release_ns[inside],
-                server.deadline_ns[inside],
-                server.work[inside],
-                group[rows],
-                may_go,
-                sheddable[rows],
-            )
-            packet[rows[shed]] = False
-            packet[rows[(group[rows] >= 0) & gone[group[rows]]]] = False
-            may_go &= ~gone
-            if not fits:
-                return False
-        if len(servers) == 1:
-            return True
-        while (late := self._late(part, packet)) >= 0:
-            together = group[late]
-            if together >= 0 and may_go[together]:
-                packet[group == together] = False
-                may_go[together] = False
-            elif sheddable[late]:
+        chosen = np.zeros(len(may_go), dtype=np.bool_)
+        covers = self.parts[part].covers
+        for cover in covers:
+            rows = cover.server.rows
+            alive = packet[rows]
+            gone, _ = relieve(cover, alive, may_go & ~chosen, sheddable[rows])
+            packet[rows] = alive
+            for point in np.flatnonzero(gone):
+                packet[points.riders(int(point))] = False
+            chosen |= gone
+        if len(covers) > 1:
+            while (late := self._late(part, packet)) >= 0 and sheddable[late]:
                 packet[late] = False
-            else:
-                return False
-        return True
+        return chosen
+
+    def swap_in(self, part: int, packet: BoolArray, waiting: BoolArray) -> None:
+        """Serve more of a part by exchanging rows, in ``packet`` in place.
+
+        With several bottlenecks, rows only come in.
+
+        Args:
+            part: index of the part.
+            packet: [n] rows on the packet layer, which fit.
+            waiting: [n] rows that may come in or go out.
+        """
+        covers = self.parts[part].covers
+        if len(covers) > 1:
+            out = np.flatnonzero(waiting & ~packet)
+            for row in out[np.argsort(-self._demands.bytes[out], kind="stable")]:
+                packet[row] = True
+                packet[row] = self.fits(part, packet)
+            return
+        rows = covers[0].server.rows
+        packet[rows] = swap_in(covers[0], packet[rows], waiting[rows])
+
+    def lessen(
+        self,
+        part: int,
+        base: BoolArray,
+        may_go: BoolArray,
+        chosen: BoolArray,
+        *,
+        iterations: int,
+    ) -> BoolArray:
+        """Fewer candidates that relieve a part with one bottleneck as well.
+
+        Args:
+            part: index of the part.
+            base: [n] rows that are to be served.
+            may_go: [points] candidates that may be lit.
+            chosen: [points] candidates that suffice.
+            iterations: rounds of the search.
+        """
+        covers = self.parts[part].covers
+        if len(covers) > 1 or chosen.sum() < 1:
+            return chosen
+        (cover,) = covers
+        return lessen(cover, base[cover.server.rows], may_go, chosen, iterations)
 
     def schedule(self, packet: BoolArray) -> tuple[IntArray, Segments]:
         """Rates over time for rows that fit.
@@ -150,20 +173,22 @@ class PacketSide:
         found = []
         for part in self.parts:
             rows = part.rows[packet[part.rows]]
-            if len(part.servers) == 1:
-                server = part.servers[0]
+            if len(rows) == 0:
+                continue
+            if len(part.covers) == 1:
+                server = part.covers[0].server
                 alive = packet[server.rows]
                 ends, segments = server.schedule(alive)
                 finish[server.rows[alive]] = ends[alive]
                 found.append(segments)
-            elif len(rows):
+            else:
                 ends, segments, _ = self._route(rows, stop_when_late=False)
                 finish[rows] = ends
                 found.append(
                     Segments(rows[segments.row], segments.start_ns, segments.end_ns, segments.gbps)
                 )
         row, start, end, gbps = (
-            np.concatenate([getattr(s, name) for s in found] or [np.empty(0, dtype=dtype)])
+            np.concatenate([np.empty(0, dtype=dtype), *(getattr(s, name) for s in found)])
             for name, dtype in (
                 ("row", np.int64),
                 ("start_ns", np.int64),
@@ -175,13 +200,23 @@ class PacketSide:
         return finish, Segments(row[order], start[order], end[order], gbps[order])
 
 
-def _rows_by(key: IntArray, count: int) -> list[IntArray]:
-    """Rows of each key value, ascending."""
-    order = np.argsort(key, kind="stable")
-    return [chunk.astype(np.int64) for chunk in np.split(order, _bounds(key, count))]
+def _components(network: Network) -> list[set[int]]:
+    """Binding links that share routes, directly or over others."""
+    links = nx.Graph()
+    for binding in network.binding:
+        nx.add_path(links, binding)
+    return [set(members) for members in nx.connected_components(links)]
 
 
-def _bounds(key: IntArray, count: int) -> IntArray:
-    counts = np.bincount(key, minlength=count)
-    bounds: IntArray = np.cumsum(counts)[:-1]
-    return bounds
+def stretches(demands: Demands, rows: IntArray) -> list[IntArray]:
+    """Rows by release, split where everything is due before anything else is released.
+
+    Before such a moment every schedule is done with what came earlier, so the stretches do
+    not compete.
+    """
+    if len(rows) == 0:
+        return []
+    rows = rows[np.argsort(demands.release_ns[rows], kind="stable")]
+    due = np.maximum.accumulate(demands.deadline_ns[rows])
+    breaks = np.flatnonzero(demands.release_ns[rows[1:]] >= due[:-1]) + 1
+    return np.split(rows, breaks)

@@ -7,11 +7,13 @@ after edits of comments.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 import stages
+from pipeline.documents import flattened
 from pipeline.fingerprint import Entry, Pipeline, locked_entries, locked_outs, path_hash
 from pipeline.registry import METRICS, OUTS, discover
 
@@ -54,6 +56,15 @@ def test_inputs_from_other_stages(name: str, locked, root: Path) -> None:
 def test_committed_metrics(name: str, root: Path) -> None:
     path = f"{OUTS}/{name}/{METRICS}"
     assert locked_outs(root, name)[path] == path_hash(root / path)
+
+
+@pytest.mark.parametrize("name", REGISTRY)
+def test_headline_numbers_are_among_them(name: str, root: Path) -> None:
+    """Apart from measured ones, which are not committed."""
+    stage = REGISTRY[name]
+    found = dict(flattened(json.loads((root / OUTS / name / METRICS).read_text(encoding="utf-8"))))
+    missing = [headline for headline in stage.headline if headline not in found]
+    assert missing == [] or stage.measured
 
 
 @pytest.mark.parametrize("name", REGISTRY)

@@ -151,8 +151,7 @@ def test_a_token_does_not_see_the_future():
     assert not torch.equal(one[..., -1, :], two[..., -1, :])
 
 
-@pytest.fixture(scope="module")
-def curves(task, model):
+def run_all(task, model, rounds, period_s, strategies=STRATEGIES):
     gnbs = 2
     network = Network(
         ("gnb_00", "gnb_01"),
@@ -164,14 +163,25 @@ def curves(task, model):
         classes=(UeClass("fast", 0.5, 20.0, 0.1), UeClass("slow", 0.5, 80.0, 0.1)),
         samples=replace(BEHAVIOUR.samples, sigma=0.2),
     )
-    job = Job("quality", 10, 0.0, 45.0, 45.0, 4, 4_000_000, 4_000_000)
-    config = replace(CONFIG, cut_off=CutOff("fixed", 0.0, 45.0, 1.0, 0.0))
-    setup = JobSetup(job, config, "fp32", Shipping("fp32", 4, 10**6, 1.0, 45.0, 8))
+    job = Job("quality", rounds, 0.0, period_s, period_s, 4, 4_000_000, 4_000_000)
+    config = replace(CONFIG, cut_off=CutOff("fixed", 0.0, period_s, 1.0, 0.0))
+    setup = JobSetup(job, config, "fp32", Shipping("fp32", 4, 10**6, 1.0, period_s, 8))
     training = Training(steps=5, rows=6, rate=0.05, skew=1.0, slow_labels=2)
     return [
         run_strategy(s, setup, network, behaviour, training, task, model, [9, 1, 1], 0)
-        for s in STRATEGIES
+        for s in strategies
     ]
+
+
+@pytest.fixture(scope="module")
+def curves(task, model):
+    return run_all(task, model, 10, 45.0)
+
+
+def test_without_late_updates_dropping_and_carrying_over_coincide(task, model):
+    drop, carry, discount = run_all(task, model, 2, 150.0, STRATEGIES[1:])
+    assert drop.accuracy == carry.accuracy == discount.accuracy
+    assert drop.updates == carry.updates == discount.updates
 
 
 def test_every_round_equals_flat_averaging(curves):

@@ -17,7 +17,7 @@ NAMES = [f"gnb_{i:02d}" for i in range(6)]
 RULE = CutOff("mad", 40.0, 160.0, 1.0, 1.0)
 
 
-def simulated(late="carry_over", restart=False, lost=0.3, seed=11):
+def simulated(late="carry_over", restart=False, lost=0.3, seed=11, **changes):
     job = replace(JOB, update_bytes=16_000_000, model_bytes=16_000_000)
     behaviour = replace(
         BEHAVIOUR, restart_on_move=restart, mobility=Mobility(1.0, 60.0), give_up=late == "drop"
@@ -27,6 +27,7 @@ def simulated(late="carry_over", restart=False, lost=0.3, seed=11):
     rates = CellRates(rng.uniform(1, 30, (6, 4, 30)), np.full(6, 4), rng.integers(0, 30, 6))
     uploads = simulate_uploads(rates, people.plan)
     config = replace(CONFIG, cut_off=RULE, late=late, stall_s=60.0, arithmetic="float64")
+    config = replace(config, **changes)
     payloads = {}
 
     def payload_of(ue, round_index):
@@ -109,3 +110,17 @@ def test_replay_is_deterministic():
     one, two = simulated()[-1], simulated()[-1]
     assert one.fates == two.fates
     assert [w.closed_s for w in one.waves] == [w.closed_s for w in two.waves]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"), [({"stall_s": 8.0}, "stalled"), ({"staging_bytes": 256}, "no_room")]
+)
+def test_what_a_gnb_cannot_hold_is_dropped_by_name(changes, reason):
+    people, _, _, _, result = simulated(lost=1.0, **changes)
+    dropped = [f for f in result.fates if f.reason == reason]
+    assert dropped
+    counted = [f for f in result.fates if f.fate != "dropped"]
+    assert counted
+    assert sorted(u for w in result.waves for u in w.manifest) == sorted(
+        f"job/{f.round}/{people.names[f.ue]}" for f in counted if f.wave >= 0
+    )

@@ -124,7 +124,7 @@ def test_transport_block_curves_follow_the_segmentation(root):
 
 def test_fit_recovers_known_curves(tmp_path):
     rng = np.random.default_rng(7)
-    sizes, snr = np.array([100, 500, 2000]), np.arange(-5, 20, 0.5)
+    sizes, snr = np.array([100, 500, 2000, 3840]), np.arange(-5, 20, 0.5)
     mcs, bits, grid = (a.ravel() for a in np.meshgrid([4, 6, 8, 12, 14, 18, 20], sizes, snr))
     order = mcs_table(1).modulation_order[mcs]
     snr50 = shannon_snr_db(mcs_table(1).spectral_efficiency)[mcs] + 1.2
@@ -141,6 +141,23 @@ def test_fit_recovers_known_curves(tmp_path):
     origins = {(c.mcs, c.code_block_bits): c.origin for c in fitted}
     assert origins[4, 500] == "fitted"
     assert origins[4, 8448] == origins[28, 100] == "extended"
+    assert origins[4, 3840] == "fitted"
+    assert len(origins) == len(fitted) == 29 * 5
+
+
+def test_curves_of_this_decoder_lie_a_little_above_the_shipped_ones(root):
+    """Min-sum with ten iterations against the belief propagation of the source tables."""
+    ours, shipped = (
+        bler_curves(root / "data" / "bler" / name, 1)
+        for name in ("decoder_table1.csv", "table1.csv")
+    )
+    mcs = np.arange(29)
+    for size in (500, 1000, 2000, 8448):
+        bits = np.full(29, size)
+        apart = ours.at(mcs, bits)[0] - shipped.at(mcs, bits)[0]
+        assert apart.mean() == pytest.approx(0.32, abs=0.02)
+        assert apart.min() > -0.05
+        assert apart.max() < 0.8
 
 
 @pytest.mark.parametrize(

@@ -130,3 +130,17 @@ def test_a_run_that_did_something_ends_with_a_sync(
         (built.root / "mlruns" / "mlflow.db").write_text("")
     assert ranloom("run").exit_code == 0
     assert synced == [built.root] * syncs
+
+
+def test_a_broken_store_costs_no_result(ranloom, monkeypatch) -> None:
+    def broken(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setenv("RANLOOM_TRACKING", "on")
+    monkeypatch.delenv("RANLOOM_STORE", raising=False)
+    monkeypatch.setattr(tracking, "sync", broken)
+    monkeypatch.setattr(dvc, "repro", lambda *_: dvc.Outcome(0, ()))
+    done = ranloom("run")
+    assert done.exit_code == 0
+    assert done.stderr == "MLflow: OSError: disk full; try `ranloom sync`\n"
+    assert "total_ms" in done.stdout

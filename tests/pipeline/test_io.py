@@ -31,7 +31,11 @@ STAGE = Stage(
     inputs={},
     outputs={"t": TABLE, "doc": File("doc.json", "document"), "pics": Folder("pics", "pictures")},
     run=lambda params, inputs, outputs: Result({}),
-    plots=(Plot("t", "n", "x_ms", "values"), Plot("t", "n", "x_ms", "of b", {"kind": "b"})),
+    plots=(
+        Plot("t", "n", "x_ms", "values"),
+        Plot("t", "n", "x_ms", "of b", {"kind": "b"}),
+        Plot("t", "kind", "x_ms", "by kind"),
+    ),
 )
 
 
@@ -121,6 +125,12 @@ def test_plots_are_thinned_tables(tmp_path: Path) -> None:
     of_b = (tmp_path / "plots" / "t-b-x_ms-by-n.csv").read_text().splitlines()
     assert of_b[1:3] == ["0,0", "4,1"]
     assert len(of_b) == 1 + 3000
+    by_kind = (tmp_path / "plots" / "t-x_ms-by-kind.csv").read_text().splitlines()
+    assert by_kind[:3] == ['"kind","x_ms"', '"b",0', '"a",0.75']
+    outputs.table("t", columns(kind=["a", "a", "a"]))
+    write_plots(STAGE, tmp_path)
+    nothing = (tmp_path / "plots" / "t-b-x_ms-by-n.csv").read_text()
+    assert nothing == '"n","x_ms"\n'
 
 
 def test_metrics_have_ten_digits_and_plain_types(tmp_path: Path) -> None:

@@ -7,14 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from ranloom.training.air import (
-    AirInputs,
-    assign_earliest,
-    assign_min_cost,
-    owned_seconds,
-    plan_interval,
-    plan_speculation,
-)
+from ranloom.training.air import AirInputs, assign_min_cost, plan_interval, plan_speculation
+from ranloom.training.air_kernels import assign_earliest
 from ranloom.training.ledger import Fate, StepLedger
 
 
@@ -72,16 +66,19 @@ def step(micro_batches: int = 8, stages: int = 2, replicas: int = 2) -> StepLedg
     return ledger
 
 
-def inputs(pace, left_s=np.inf, steal_s=np.inf, stuck_s=None, path_s=0.0) -> AirInputs:
+def inputs(pace, left_s=np.inf, steal_s=np.inf, busy_since_s=None, path_s=0.0) -> AirInputs:
+    """Two stages held by sites 0 and 2, 1 and 3; now is second 100."""
     pace = np.asarray(pace, dtype=float)
+    busy = np.full(4, np.nan) if busy_since_s is None else np.asarray(busy_since_s, dtype=float)
     return AirInputs(
-        pools=((0, 2), (1, 3)),
+        stage_of=np.array([0, 1, 0, 1], dtype=np.int32),
         forward_flop=np.array([1.0, 0.0]),
         backward_flop=np.array([2.0, 3.0]),
         seconds_per_flop=pace,
-        stuck_s=np.zeros(4) if stuck_s is None else np.asarray(stuck_s, dtype=float),
+        busy_since_s=busy,
         tail_s=np.array([0.0, 2.0]),
         path_s=path_s,
+        now_s=100.0,
         left_s=left_s,
         steal_s=steal_s,
         hop_s=0.0,
@@ -92,12 +89,11 @@ def inputs(pace, left_s=np.inf, steal_s=np.inf, stuck_s=None, path_s=0.0) -> Air
 def test_owned_seconds_counts_what_is_left():
     ledger = step()
     now = inputs([1.0, 1.0, 2.0, 1.0])
-    args = (now.forward_flop, now.backward_flop, now.seconds_per_flop, now.stuck_s)
-    assert owned_seconds(ledger.records, ledger.fate, *args) == pytest.approx([12, 12, 24, 12])
+    assert plan_interval(ledger, now).owned_s == pytest.approx([12, 12, 24, 12])
     ledger.records[0, 0]["output"][0] = 0  # forward done by its owner: only backward is left
     ledger.records[2, 0]["committed"] = True
     ledger.decide(4, Fate.DEFERRED)
-    assert owned_seconds(ledger.records, ledger.fate, *args) == pytest.approx([5, 9, 24, 12])
+    assert plan_interval(ledger, now).owned_s == pytest.approx([5, 9, 24, 12])
 
 
 def test_a_balanced_step_within_its_deadline_is_left_alone():
@@ -159,9 +155,12 @@ def test_the_last_micro_batch_of_a_stuck_site_runs_twice():
             owner = int(ledger.records[row, stage]["owner"])
             ledger.grant(row, stage, owner, 1, 10 * row + stage)
     calm = inputs([1.0] * 4, steal_s=2.0)
-    assert plan_speculation(ledger, calm) == ()
-    stuck = inputs([1.0] * 4, steal_s=2.0, stuck_s=[0.0, 0.0, 9.0, 0.0])
-    found = plan_speculation(ledger, stuck)
+    assert plan_speculation(ledger, calm, plan_interval(ledger, calm).owned_s) == ()
+    # site 2 has been at a task of at most 3 s for 12 s, the others have just begun
+    stuck = inputs([1.0] * 4, steal_s=2.0, busy_since_s=[99.0, 99.0, 88.0, 99.0])
+    owned_s = plan_interval(ledger, stuck).owned_s
+    assert owned_s == pytest.approx([3.0, 3.0, 12.0, 3.0])
+    found = plan_speculation(ledger, stuck, owned_s)
     assert [(m.row, m.stage, m.source, m.target) for m in found] == [(1, 0, 2, 0)]
     ledger.grant_backup(1, 0, 0, 1, 99)
-    assert plan_speculation(ledger, stuck) == ()
+    assert plan_speculation(ledger, stuck, owned_s) == ()

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from ranloom.transport.packet import Server, relieve, work_ns
+from ranloom.transport.packet import Server, work_ns
 from ranloom.transport.packet_routes import fluid_edf
 
 Jobs = list[tuple[int, int, int]]  # release, time to deadline, work
@@ -60,38 +60,6 @@ def test_schedule_serves_one_at_a_time_between_release_and_deadline(jobs: Jobs) 
         assert (segments.end_ns - segments.start_ns)[mine].sum() == work
         assert segments.start_ns[mine].min() >= release
         assert segments.end_ns[mine].max() == finish[entry] <= release + span
-
-
-@given(st.lists(job, min_size=1, max_size=12), st.integers(0, 3))
-@settings(max_examples=200, deadline=None)
-def test_relieve_leaves_a_set_that_fits_and_takes_nothing_from_one_that_does(
-    jobs: Jobs, groups: int
-) -> None:
-    jobs = sorted(jobs)
-    release, span, work = (np.array(c, dtype=np.int64) for c in zip(*jobs, strict=True))
-    group = np.arange(len(jobs), dtype=np.int64) % (groups + 1) - 1
-    may_go = np.ones(groups + 1, dtype=np.bool_)
-    gone, shed, fits = relieve(release, release + span, work, group, may_go, alive(len(jobs)))
-    left = [j for k, j in enumerate(jobs) if not shed[k] and not (group[k] >= 0 and gone[group[k]])]
-    assert fits
-    assert bound_holds(left)
-    if bound_holds(jobs):
-        assert not gone.any()
-        assert not shed.any()
-
-
-def test_relieve_prefers_the_group_with_most_work_and_the_least_row_that_suffices() -> None:
-    # Four jobs of 5, 3, 3 and 4 due at 10: five too many.
-    release = np.zeros(4, dtype=np.int64)
-    due = np.full(4, 10, dtype=np.int64)
-    work = np.array([5, 3, 3, 4], dtype=np.int64)
-    group = np.array([0, 1, 1, -1], dtype=np.int64)
-    nobody = np.zeros(2, dtype=np.bool_)
-    gone, shed, _ = relieve(release, due, work, group, ~nobody, alive(4))
-    assert gone.tolist() == [False, True]
-    assert not shed.any()
-    gone, shed, _ = relieve(release, due, work, group, nobody, alive(4))
-    assert shed.tolist() == [True, False, False, False]
 
 
 def test_work_is_rounded_up() -> None:

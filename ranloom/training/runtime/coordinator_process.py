@@ -66,6 +66,7 @@ class CoordinatorConfig:
         limits: of its sockets.
         folder: where the log, the notes and the address file go.
         heartbeat_s: longest silence towards a site.
+        gather_s: least time between two syncs of the log; events that come meanwhile share one.
         stop_patience_s: time given to the sites to write their final weights.
         give_up_s: the process ends by itself after this time, whatever happens.
     """
@@ -80,6 +81,7 @@ class CoordinatorConfig:
     limits: LinkLimits
     folder: Path
     heartbeat_s: float
+    gather_s: float
     stop_patience_s: float
     give_up_s: float
 
@@ -120,7 +122,8 @@ class CoordinatorProcess:
         self._outgoing: dict[int, list[Any]] = defaultdict(list)
         self._fences: list[Fence] = []
         self._tick_at_s = 0.0
-        self.ignored: Counter[str] = Counter()
+        self._synced_at_s = 0.0
+        self._ignored: Counter[str] = Counter()
         self._recover()
         if self._log.fact("address") is None:
             self._log.set_fact("address", self._endpoint.address)
@@ -139,19 +142,33 @@ class CoordinatorProcess:
             while not self._core.finished:
                 if time.monotonic() - self._started_s > self._config.give_up_s:
                     raise TimeoutError("coordinator: no end in sight, given up")
-                self._turn()
+                self.turn()
+            self._log.sync()
             self._stop_sites()
         finally:
-            self._notes.close()
-            self._log.close()
-            self._endpoint.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close sockets and files."""
+        self._notes.close()
+        self._log.close()
+        self._endpoint.close()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all work is applied and the final weights are stored."""
+        return self._core.finished
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """What was not looked into, by reason: packets, then control messages."""
+        return self._endpoint.rejected + self._ignored
 
     # --- one turn of the loop ---
 
-    def _turn(self) -> None:
-        wait_s = max(0.0, self._tick_at_s - self._now_s())
-        for packet in self._endpoint.poll(wait_s):
-            self._take(packet)
+    def turn(self) -> None:
+        """Take in what has arrived, decide, make it durable, send."""
+        self._gather()
         if self._now_s() >= self._tick_at_s:
             # A tick may end leases: what has arrived while this process was busy counts first.
             for packet in self._endpoint.poll(0.0):
@@ -159,8 +176,28 @@ class CoordinatorProcess:
             # The next interval counts from now: intervals missed are not made up for.
             self._tick_at_s = self._now_s() + self._config.settings.control_interval_s
             self._handle(Tick())
-        self._log.sync()
+        if self._is_answer_waiting():
+            # Events that cause nothing can wait: lost in a crash, they were never heard of.
+            self._log.sync()
+            self._synced_at_s = self._now_s()
         self._send()
+
+    def _gather(self) -> None:
+        """Take in packets; when they need an answer, those of the next moment, too.
+
+        Between two syncs of the log lie ``gather_s`` at least: under load many events share a sync
+        and many actions a packet.
+        """
+        for packet in self._endpoint.poll(max(0.0, self._tick_at_s - self._now_s())):
+            self._take(packet)
+        pause_s = self._synced_at_s + self._config.gather_s - self._now_s()
+        if self._is_answer_waiting() and pause_s > 0.0:
+            time.sleep(pause_s)
+            for packet in self._endpoint.poll(0.0):
+                self._take(packet)
+
+    def _is_answer_waiting(self) -> bool:
+        return bool(self._fences) or any(self._outgoing.values())
 
     def _now_s(self) -> float:
         return time.monotonic() + self._clock_offset_s
@@ -214,7 +251,7 @@ class CoordinatorProcess:
     def _take(self, packet: Packet) -> None:
         site = self._sites.get(packet.sender)
         if site is None:
-            self.ignored["unknown sender"] += 1
+            self._ignored["unknown sender"] += 1
             return
         first = packet.messages[0] if packet.messages else None
         if isinstance(first, Hello):
@@ -224,10 +261,13 @@ class CoordinatorProcess:
                 if isinstance(message, _SITE_EVENTS) and message.site == site:
                     self._handle(message)
                 else:
-                    self.ignored["foreign event"] += 1
+                    self._ignored["foreign event"] += 1
 
     def _admit(self, site: int, hello: Hello, events: tuple[Any, ...]) -> None:
         """A process wants to be a site of this run."""
+        if hello.site != site:
+            self._ignored["foreign hello"] += 1
+            return
         self._endpoint.connect(site_name(site), hello.address)
         unlike = difference(self._facts, hello.setup)
         if unlike:
@@ -250,10 +290,10 @@ class CoordinatorProcess:
             self._fences.append(Fence(site, channel.incarnation))
             return False
         if channel.session != self._session:
-            self.ignored["older session"] += 1
+            self._ignored["older session"] += 1
             return False
         if channel.number <= line.received:
-            self.ignored["repeated number"] += 1
+            self._ignored["repeated number"] += 1
             return False
         if channel.number > line.received + 1:
             self._lose(site, line)
@@ -288,7 +328,8 @@ class CoordinatorProcess:
 
     def _stop_sites(self) -> None:
         """Have the final weights written; repeated, because the sites may still be busy."""
-        waiting = set(self._lines)
+        # After a restart with nothing left to do nobody is known to live.
+        waiting = set(self._lines or self._addresses)
         deadline_s = time.monotonic() + self._config.stop_patience_s
         while waiting and time.monotonic() < deadline_s:
             self._send()

@@ -13,7 +13,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ranloom.errors import InputError
@@ -77,7 +77,7 @@ class LiveConfig:
         deadline_s: the run is given up after this time.
         faults: what happens to processes.
         secure: CURVE on every link; False declares all links (loopback) trusted.
-        heartbeat_s: time between a site's reports.
+        heartbeat_s: longest silence between coordinator and site.
         memory_bytes: memory of each site for training state.
         device: torch device of the sites.
     """
@@ -91,7 +91,7 @@ class LiveConfig:
     deadline_s: float
     faults: tuple[Fault, ...] = ()
     secure: bool = True
-    heartbeat_s: float = 0.2
+    heartbeat_s: float = 0.4
     memory_bytes: int = 1 << 32
     device: str = "cpu"
 
@@ -121,6 +121,7 @@ class LiveResult:
         start_s: time from the call to the opening of the first step.
         seconds: time of the whole call.
         resident_bytes: proportional set size of each process in mid-run.
+        struck: faults that found their victim alive, by victim and signal.
     """
 
     proof: Proof
@@ -129,6 +130,7 @@ class LiveResult:
     start_s: float
     seconds: float
     resident_bytes: dict[str, int]
+    struck: Counter[str]
 
     @property
     def final_loss(self) -> float:
@@ -159,6 +161,9 @@ def run_live(
         LiveRunError: the run did not end within its deadline, or a process failed.
     """
     began_s = time.monotonic()
+    # Children have a working folder of their own.
+    setup = config.setup.with_absolute_source()
+    config = replace(config, setup=setup, folder=config.folder.resolve())
     corpus = config.setup.corpus()
     config.folder.mkdir(parents=True)
     run = _Run(config, watch)
@@ -179,6 +184,7 @@ def run_live(
         start_s=run.first_step_s - began_s,
         seconds=time.monotonic() - began_s,
         resident_bytes=run.resident_bytes,
+        struck=run.struck,
     )
 
 
@@ -192,6 +198,7 @@ class _Run:
         self._watch = watch
         self.first_step_s = 0.0
         self.resident_bytes: dict[str, int] = {}
+        self.struck: Counter[str] = Counter()
         names = [COORDINATOR, *(site_name(site) for site in range(len(config.budgets)))]
         pairs, admitted = keyring(names) if config.secure else ({}, {})
         identities = {name: Identity(name, pairs.get(name), admitted) for name in names}
@@ -208,6 +215,7 @@ class _Run:
             limits=limits,
             folder=config.folder,
             heartbeat_s=config.heartbeat_s,
+            gather_s=config.settings.control_interval_s / 10.0,
             stop_patience_s=_STOP_PATIENCE_S,
             give_up_s=config.deadline_s,
         )
@@ -270,6 +278,7 @@ class _Run:
             backward_flop=tuple(self.coordinator.costs.backward_flop.tolist()),
             memory_bytes=config.memory_bytes,
             heartbeat_s=config.heartbeat_s,
+            report_s=config.settings.control_interval_s / 4.0,
             folder=config.folder,
             device=config.device,
             give_up_s=config.deadline_s,
@@ -297,7 +306,8 @@ class _Run:
         for pending in self._pending:
             if pending.set_off_by(fields):
                 fault = pending.fault
-                children.signal(fault.victim, fault.signal)
+                struck = children.signal(fault.victim, fault.signal)
+                self.struck[f"{fault.victim} {fault.signal.name}"] += struck
                 if fault.back_after_s is not None:
                     self._returns.append((now_s + fault.back_after_s, fault))
 
@@ -307,9 +317,15 @@ class _Run:
         for fault in due:
             if fault.signal is signal.SIGSTOP:
                 children.signal(fault.victim, signal.SIGCONT)
-            elif fault.victim == COORDINATOR or children.alive(COORDINATOR):
-                children.wait(fault.victim, 1.0)
+                continue
+            is_wanted = fault.victim == COORDINATOR or self._more_to_do(children)
+            if is_wanted and children.wait(fault.victim, 0.0):
                 self._start(children, fault.victim)
+
+    def _more_to_do(self, children: Children) -> bool:
+        """Whether the coordinator runs, or is about to come back."""
+        back = any(fault.victim == COORDINATOR for _, fault in self._returns)
+        return back or children.alive(COORDINATOR)
 
     def _look_after(self, children: Children) -> None:
         """A process that ended without a fault of the plan ends the run."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
 from ranloom.training.costs import LayerCosts
-from ranloom.training.data import Corpus, SampleOrder, load_corpus
+from ranloom.training.data import GENERATED, Corpus, SampleOrder, load_corpus
 from ranloom.training.opt_model import ModelConfig, parameter_shapes
 from ranloom.training.optimizer import OptimizerConfig
 from ranloom.training.runtime.stage_worker import Workload
@@ -36,6 +37,12 @@ class TrainingSetup:
     sequence_length: int
     micro_batch_samples: int
     seed: int
+
+    def with_absolute_source(self) -> TrainingSetup:
+        """The same with a path that holds in any working folder."""
+        if self.source == GENERATED:
+            return self
+        return replace(self, source=str(Path(self.source).resolve()))
 
     def corpus(self) -> Corpus:
         """The text.

@@ -496,7 +496,7 @@ class Site:
             case Fetch():
                 self._exchange.on_fetch(sender, message, now_s)
             case Supply():
-                if "value" in tensors:
+                if "value" in tensors and self._workload.is_boundary(tensors["value"]):
                     self._exchange.on_supply(message, tensors["value"])
             case Missing():
                 if self._exchange.on_missing(sender, message):

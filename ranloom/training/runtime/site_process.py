@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import secrets
 import time
 from collections.abc import Sequence
@@ -13,7 +14,14 @@ from torch import Tensor
 
 from ranloom.errors import InputError
 from ranloom.training.checkpoint import Checkpoint, save_checkpoint
-from ranloom.training.messages import Action, BudgetReport, Fence, SiteJoined, Welcome
+from ranloom.training.messages import (
+    Action,
+    BudgetReport,
+    Fence,
+    SiteJoined,
+    TaskCompleted,
+    Welcome,
+)
 from ranloom.training.runtime.journal import Journal
 from ranloom.training.runtime.pacing import Budget, PacedTask
 from ranloom.training.runtime.peer_messages import (
@@ -53,7 +61,8 @@ class SiteConfig:
         forward_flop: work of a forward pass of one micro-batch by decoder layer [L].
         backward_flop: of a backward pass with kept activations [L].
         memory_bytes: memory for training state.
-        heartbeat_s: time between two reports of its budget.
+        heartbeat_s: longest silence towards the coordinator.
+        report_s: completions wait so long for each other while the site is busy.
         folder: where its journal and final weights go.
         device: torch device.
         give_up_s: the process ends by itself after this time, whatever happens.
@@ -71,6 +80,7 @@ class SiteConfig:
     backward_flop: tuple[float, ...]
     memory_bytes: int
     heartbeat_s: float
+    report_s: float
     folder: Path
     device: str
     give_up_s: float
@@ -110,8 +120,10 @@ class SiteProcess:
         self._received = 0
         self._sent = 0
         self._reports: list[Any] = []
+        self._reports_at_s = 0.0
         self._joins_at_s = 0.0
         self._beats_at_s = 0.0
+        self._told_tflops = -1.0
         self._step = 0
         self._stopped = False
         self._leave()
@@ -125,19 +137,29 @@ class SiteProcess:
         """
         try:
             while not self._stopped:
-                now_s = time.monotonic()
-                if now_s - self._started_s > self._config.give_up_s:
+                if time.monotonic() - self._started_s > self._config.give_up_s:
                     raise TimeoutError(f"site {self._config.site}: no end in sight, given up")
-                for packet in self._endpoint.poll(self._patience_s(now_s)):
-                    self._take(packet)
-                self._turn(time.monotonic())
+                self.turn()
         finally:
-            self._journal.close()
-            self._endpoint.close()
+            self.close()
+
+    def close(self) -> None:
+        """Close sockets and the journal."""
+        self._journal.close()
+        self._endpoint.close()
+
+    @property
+    def incarnation(self) -> int:
+        """Incarnation given by the coordinator, 0 while the site has not joined."""
+        return self._site.incarnation if self._site is not None else 0
 
     # --- one turn of the loop ---
 
-    def _turn(self, now_s: float) -> None:
+    def turn(self) -> None:
+        """Take in what has arrived, work, send."""
+        for packet in self._endpoint.poll(self._patience_s(time.monotonic())):
+            self._take(packet)
+        now_s = time.monotonic()
         try:
             self._work(now_s)
             if self._site is not None:
@@ -145,10 +167,27 @@ class SiteProcess:
         except ProtocolError as error:
             self._rejoin(str(error))
         self._beat(now_s)
-        self._flush()
+        if self._is_time_to_report(now_s):
+            self._flush()
+
+    def _is_time_to_report(self, now_s: float) -> bool:
+        """Whether somebody may wait for what there is to report, or it has waited long enough.
+
+        A busy site has been told what to do next; the coordinator loses nothing if completions
+        come in groups.
+        """
+        urgent = any(not isinstance(r, TaskCompleted) for r in self._reports)
+        return self._execution is None or urgent or now_s >= self._reports_at_s
+
+    def _report(self, event: Any) -> None:
+        if not self._reports:
+            self._reports_at_s = time.monotonic() + self._config.report_s
+        self._reports.append(event)
 
     def _patience_s(self, now_s: float) -> float:
         wake_s = min(self._joins_at_s if self._site is None else self._beats_at_s, now_s + 1.0)
+        if self._reports:
+            wake_s = min(wake_s, self._reports_at_s)
         if self._execution is not None:
             return min(
                 self._execution.pace.remaining_s(self._tflops(now_s)), wake_s - now_s, _IDLE_POLL_S
@@ -168,8 +207,6 @@ class SiteProcess:
         if running is None:
             return
         self._step = running.task.key.step
-        # What is reported so far need not wait for the computation.
-        self._flush()
         self._execution = _Execution(running, PacedTask(self._flop(running.direction), now_s))
         self._site.compute(running)
 
@@ -210,9 +247,9 @@ class SiteProcess:
                 hello = Hello(site, self._endpoint.address, self._facts)
                 joined = SiteJoined(site, self._nonce, self._config.memory_bytes, tflops)
                 self._endpoint.send(COORDINATOR, [hello, joined])
-        elif now_s >= self._beats_at_s:
-            self._beats_at_s = now_s + self._config.heartbeat_s
-            self._reports.append(BudgetReport(site, self._site.incarnation, tflops))
+        elif tflops != self._told_tflops or now_s >= self._beats_at_s:
+            self._told_tflops = tflops
+            self._report(BudgetReport(site, self._site.incarnation, tflops))
 
     def _flush(self) -> None:
         if self._reports and self._site is not None:
@@ -220,6 +257,8 @@ class SiteProcess:
             channel = Channel(self._session, self._site.incarnation, self._sent)
             self._endpoint.send(COORDINATOR, [channel, *self._reports])
             self._reports.clear()
+            # Whatever is sent shows that the site lives.
+            self._beats_at_s = time.monotonic() + self._config.heartbeat_s
 
     def _take(self, packet: Packet) -> None:
         try:
@@ -280,7 +319,7 @@ class SiteProcess:
             self._workload,
             config.settings,
             self._send_peer,
-            self._reports.append,
+            self._report,
             self._journal,
         )
         self._session, self._received, self._sent = session, 0, 0
@@ -322,6 +361,8 @@ def run_site(config: SiteConfig) -> None:
     Raises:
         InputError: the coordinator refused the site.
     """
+    # The first backward pass would import it, in the middle of a task.
+    importlib.import_module("torch.fx.experimental.symbolic_shapes")
     try:
         SiteProcess(config).run()
     except RefusedError as error:

@@ -49,6 +49,15 @@ class Workload:
         """Names of the parameters in a range of layers, ascending."""
         return tuple(sorted(parameter_shapes(self.model, first_layer, end_layer)))
 
+    def is_boundary(self, value: Tensor) -> bool:
+        """Whether a tensor can be what one stage hands to the next, or its gradient [B, T, d]."""
+        shape = (
+            self.order.micro_batch_samples,
+            self.corpus.sequence_length,
+            self.model.width,
+        )
+        return value.shape == shape and value.dtype == self.model.torch_dtype
+
     def stage(self, first_layer: int, end_layer: int) -> OptStage:
         """A stage with its initial weights, on the device."""
         return OptStage(self.model, first_layer, end_layer, self.seed).to(self.device)
@@ -88,9 +97,25 @@ class TrainedLayers:
         wanted = parameter_shapes(self.workload.model, first_layer, end_layer)
         return tuple(name for name in self.names() if name in wanted)
 
+    def are_sums(self, tensors: Mapping[str, Tensor], names: Iterable[str] | None = None) -> bool:
+        """Whether tensors can be summed gradients of these layers: names, shapes and type.
+
+        Args:
+            tensors: what came from another site.
+            names: parameters that there have to be; None for all of the layers.
+        """
+        shapes = {name: p.shape for name, p in self.module.named_parameters()}
+        dtype = self.workload.model.sum_dtype
+        wanted = shapes.keys() if names is None else set(names) & shapes.keys()
+        return tensors.keys() == wanted and all(
+            tensor.shape == shapes[name] and tensor.dtype == dtype
+            for name, tensor in tensors.items()
+        )
+
     def zeros(self) -> Gradients:
         """The sum of no gradient."""
-        return {n: torch.zeros_like(p, device="cpu") for n, p in self.module.named_parameters()}
+        dtype = self.workload.model.sum_dtype
+        return {n: torch.zeros(p.shape, dtype=dtype) for n, p in self.module.named_parameters()}
 
     def apply(self, total: Mapping[str, Tensor], samples: int, squared_norm: float) -> None:
         """Update the weights from summed gradients; the version is the caller's to set.
@@ -208,7 +233,8 @@ class StageWorker:
         input_gradient = None
         if kept.entered is not None:
             input_gradient, found = found[0].cpu(), found[1:]
-        gradients = {name: g.cpu() for name, g in zip(names, found, strict=True)}
+        dtype = self.layers.workload.model.sum_dtype
+        gradients = {name: g.to("cpu", dtype) for name, g in zip(names, found, strict=True)}
         loss = float(kept.output.detach().sum()) if self.is_last else 0.0
         return BackwardResult(gradients, input_gradient, loss)
 

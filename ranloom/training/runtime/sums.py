@@ -172,6 +172,9 @@ class StageSums:
     ) -> None:
         """A child's sum: taken if its manifests are exactly those that ``Reduce`` names."""
         self._now_s = now_s
+        if not self._layers.are_sums(tensors):
+            self._journal.write("fault", of="partial sum", step=message.step, sender=sender)
+            return
         self._acknowledge(sender, Pushed.PARTIAL, message.step, message.stage, message.token)
         if message.step <= self._ended_step:
             return
@@ -191,6 +194,9 @@ class StageSums:
     def on_tied(self, sender: int, message: TiedSum, value: Tensor, now_s: float) -> None:
         """The other root's sum of the tied weight."""
         self._now_s = now_s
+        if not self._layers.are_sums({TIED_PARAMETER: value}, (TIED_PARAMETER,)):
+            self._journal.write("fault", of="tied sum", step=message.step, sender=sender)
+            return
         self._acknowledge(sender, Pushed.TIED, message.step, message.stage, message.token)
         if message.step <= self._ended_step:
             return
@@ -219,7 +225,8 @@ class StageSums:
         outdated = message.step <= self._ended_step or (
             current is not None and current.reduce.token > message.token
         )
-        if not outdated and not matches_digest(message, tensors, self._layers.names()):
+        whole = self._layers.are_sums(tensors)
+        if not outdated and not (whole and matches_digest(message, tensors, self._layers.names())):
             self._journal.write("fault", of="total digest", step=message.step, sender=sender)
             return None
         self._acknowledge(sender, Pushed.TOTAL, message.step, message.stage, message.token)

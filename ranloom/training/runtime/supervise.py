@@ -63,12 +63,14 @@ class Children:
         """How a child ended, None while it runs."""
         return self._running[name].exitcode
 
-    def signal(self, name: str, number: int) -> None:
-        """Send a signal to a child; one that has ended is no fault."""
+    def signal(self, name: str, number: int) -> bool:
+        """Send a signal to a child; whether there was one to receive it."""
         pid = self._running[name].pid
-        if self.alive(name) and pid is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+        if not self.alive(name) or pid is None:
+            return False
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+        return True
 
     def wait(self, name: str, timeout_s: float) -> bool:
         """Wait for a child to end; whether it did."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import time
+import weakref
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -103,6 +104,8 @@ class Endpoint:
         self._names = {key: name for name, key in identity.admitted.items()}
         self._context = zmq.Context()
         self._context.linger = 0
+        # A context that is collected with open sockets would wait for them without end.
+        self._close = weakref.finalize(self, self._context.destroy, 0)
         self._outboxes: dict[str, tuple[str, zmq.Socket[bytes]]] = {}
         self._poller = zmq.Poller()
         self._zap: zmq.Socket[bytes] | None = None
@@ -194,7 +197,7 @@ class Endpoint:
 
     def close(self) -> None:
         """Close all sockets at once; nothing lingers."""
-        self._context.destroy(linger=0)
+        self._close()
 
     def _take_in(self) -> list[Packet]:
         packets = []

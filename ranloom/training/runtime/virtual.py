@@ -240,7 +240,9 @@ class VirtualRun:
         self._actions.extend(self._core.handle(event, self._now_s))
 
     def _sync(self) -> None:
-        if not self._coordinator_up:
+        silent = all(isinstance(action, Note) for action in self._actions)
+        if not self._coordinator_up or (silent and not self._core.finished):
+            # Events that cause nothing wait for a later sync, as in the live coordinator.
             return
         self._log.extend(self._unsynced)
         self._unsynced.clear()

@@ -1,0 +1,154 @@
+"""Training over several hosts: ``python -m ranloom.training {keys, coordinator, site, export}``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from safetensors.torch import save_file
+
+from ranloom.errors import InputError
+from ranloom.training.checkpoint import load_checkpoint, load_stages, with_opt_names
+from ranloom.training.runtime.coordinator_process import CoordinatorConfig, run_coordinator
+from ranloom.training.runtime.event_log import LogWriteError
+from ranloom.training.runtime.pacing import Budget
+from ranloom.training.runtime.peer_messages import COORDINATOR, site_name
+from ranloom.training.runtime.run_file import read_identity, read_run_file, write_keys
+from ranloom.training.runtime.setup import layer_costs
+from ranloom.training.runtime.site import SiteSettings
+from ranloom.training.runtime.site_process import SiteConfig, run_site
+from ranloom.training.runtime.transport import LinkLimits
+
+app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
+
+RunArgument = Annotated[Path, typer.Argument(help="run file, the same on every host")]
+FolderOption = Annotated[Path, typer.Option(help="where this process keeps its files")]
+KeysOption = Annotated[Path | None, typer.Option(help="folder with the keys of this process")]
+TrustedOption = Annotated[bool, typer.Option("--trusted", help="plain links: they are trusted")]
+
+
+@app.command()
+def keys(
+    folder: Annotated[Path, typer.Argument(help="new folder for the keys")],
+    sites: Annotated[int, typer.Option(min=1, help="number of sites")],
+) -> None:
+    """Make a key pair for the coordinator and for each site."""
+    if folder.exists():
+        raise InputError(str(folder), "exists", "allowed: a new folder")
+    write_keys(folder, sites)
+
+
+@app.command()
+def coordinator(
+    run: RunArgument,
+    folder: FolderOption,
+    bind: Annotated[str, typer.Option(help="address to listen at")] = "tcp://127.0.0.1:7000",
+    keys: KeysOption = None,
+    trusted: TrustedOption = False,
+) -> None:
+    """Coordinate a run; started again on the same folder it goes on where it was."""
+    described = read_run_file(run)
+    identity = read_identity(_key_folder(keys, trusted), COORDINATOR)
+    folder.mkdir(parents=True, exist_ok=True)
+    run_coordinator(
+        CoordinatorConfig(
+            identity=identity,
+            bind=bind,
+            sites=described.sites,
+            setup=described.setup,
+            settings=described.settings,
+            layout=described.layout,
+            costs=layer_costs(described.setup),
+            limits=LinkLimits(),
+            folder=folder,
+            heartbeat_s=described.heartbeat_s,
+            gather_s=described.settings.control_interval_s / 10.0,
+            stop_patience_s=10.0,
+            give_up_s=described.give_up_s,
+        )
+    )
+
+
+@app.command()
+def site(
+    run: RunArgument,
+    folder: FolderOption,
+    number: Annotated[int, typer.Option(min=0, help="number of the site")],
+    coordinator: Annotated[str, typer.Option(help="address of the coordinator")],
+    tflops: Annotated[list[float], typer.Option(help="usable compute, once for each interval")],
+    interval_s: Annotated[float, typer.Option(help="length of an interval")] = 1.0,
+    bind: Annotated[str, typer.Option(help="address to listen at")] = "tcp://127.0.0.1:*",
+    device: Annotated[str, typer.Option(help="torch device")] = "cpu",
+    memory_gib: Annotated[float, typer.Option(help="memory for training state")] = 4.0,
+    keys: KeysOption = None,
+    trusted: TrustedOption = False,
+) -> None:
+    """Run one site until the coordinator ends the run."""
+    described = read_run_file(run)
+    if number >= described.sites:
+        raise InputError("--number", number, f"allowed: 0 to {described.sites - 1}")
+    identity = read_identity(_key_folder(keys, trusted), site_name(number))
+    folder.mkdir(parents=True, exist_ok=True)
+    described.checkpoints.mkdir(parents=True, exist_ok=True)
+    costs = layer_costs(described.setup)
+    torch.set_num_threads(1)
+    run_site(
+        SiteConfig(
+            site=number,
+            identity=identity,
+            bind=bind,
+            coordinator=coordinator,
+            setup=described.setup,
+            settings=SiteSettings(retry_s=1.0, grace_s=0.5, checkpoints=described.checkpoints),
+            limits=LinkLimits(),
+            budget=Budget(tuple(tflops), interval_s),
+            forward_flop=tuple(costs.forward_flop.tolist()),
+            backward_flop=tuple(costs.backward_flop.tolist()),
+            memory_bytes=int(memory_gib * 2**30),
+            heartbeat_s=described.heartbeat_s,
+            report_s=described.settings.control_interval_s / 4.0,
+            folder=folder,
+            device=device,
+            give_up_s=described.give_up_s,
+        )
+    )
+
+
+@app.command()
+def export(
+    checkpoints: Annotated[Path, typer.Argument(help="folder of the checkpoints")],
+    target: Annotated[Path, typer.Argument(help="safetensors file to write")],
+    version: Annotated[int, typer.Option(help="model version; the newest if not given")] = -1,
+) -> None:
+    """Write a checkpoint as one file with the names of Hugging Face's OPT."""
+    parts = sorted(checkpoints.glob("version-*-layers-*.safetensors"))
+    if not parts:
+        raise InputError(str(checkpoints), "empty", "allowed: a folder with checkpoints")
+    stored = [load_checkpoint(part) for part in parts]
+    newest = max(part.version for part in stored)
+    whole = load_stages(checkpoints, stored[0].model, newest if version < 0 else version)
+    save_file(with_opt_names(whole.weights), target)
+
+
+def _key_folder(keys: Path | None, trusted: bool) -> Path | None:
+    if (keys is None) == (not trusted):
+        raise InputError("--keys", keys, "allowed: a folder of keys, or --trusted without")
+    return keys
+
+
+def main() -> None:
+    """Run the command line; a fault is one line, with exit code 2 for bad input, else 1."""
+    try:
+        app()
+    except InputError as error:
+        typer.echo(str(error), err=True)
+        raise SystemExit(2) from None
+    except (LogWriteError, TimeoutError) as error:
+        typer.echo(str(error), err=True)
+        raise SystemExit(1) from None
+
+
+if __name__ == "__main__":
+    main()

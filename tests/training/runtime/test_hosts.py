@@ -1,0 +1,170 @@
+"""The commands for several hosts, here on several loopback addresses."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import asdict, replace
+
+import pytest
+from ruamel.yaml import YAML
+from safetensors import safe_open
+
+from ranloom.errors import InputError
+from ranloom.training.__main__ import main
+from ranloom.training.checkpoint import load_checkpoint
+from ranloom.training.runtime.chaos import SETTINGS, SMALL_SETUP
+from ranloom.training.runtime.journal import read_journal
+from ranloom.training.runtime.proof import prove
+from ranloom.training.runtime.run_file import read_identity, read_run_file, write_keys
+
+
+def write_run_file(folder, **changes):
+    document = {
+        "setup": asdict(SMALL_SETUP),
+        "settings": asdict(replace(SETTINGS, micro_batch_limit=18, lease_s=5.0)),
+        "boundaries": [0, 2, 4],
+        "replicas": 1,
+        "sites": 2,
+        "checkpoints": str(folder / "checkpoints"),
+        "heartbeat_s": 0.2,
+        "give_up_s": 60.0,
+        **changes,
+    }
+    path = folder / "run.yaml"
+    with path.open("w") as file:
+        YAML().dump(document, file)
+    return path
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, "-m", "ranloom.training", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Runs a command in this process."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ranloom.training", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return ended.value.code
+
+    return run
+
+
+def test_a_run_over_three_addresses_that_loses_its_coordinator(tmp_path, command):
+    run = write_run_file(tmp_path)
+    keys = tmp_path / "keys"
+    write_keys(keys, 2)
+    assert (keys / "site-1.secret.json").stat().st_mode & 0o777 == 0o600
+
+    def coordinator():
+        where = ("--folder", tmp_path / "coordinator", "--bind", "tcp://127.0.0.1:*")
+        return start("coordinator", run, "--keys", keys, *where)
+
+    processes = [coordinator()]
+    address_file = tmp_path / "coordinator" / "coordinator.address"
+    try:
+        wait_for(address_file.exists)
+        for number in range(2):
+            where = (
+                "--folder",
+                tmp_path / f"site-{number}",
+                "--bind",
+                f"tcp://127.0.0.{number + 2}:*",
+            )
+            what = ("--number", number, "--tflops", 2e-5, "--coordinator", address_file.read_text())
+            processes.append(start("site", run, "--keys", keys, *where, *what))
+        notes = tmp_path / "coordinator" / "notes.jsonl"
+        wait_for(lambda: notes.exists() and "step_reduced" in notes.read_text())
+        processes[0].send_signal(signal.SIGKILL)
+        processes[0].wait()
+        processes[0] = coordinator()
+        for process in processes:
+            assert process.wait(timeout=60) == 0, process.stdout.read()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+    assert '"recovered"' in notes.read_text()
+    copies = [load_checkpoint(path) for path in tmp_path.glob("site-*/final-site-*.safetensors")]
+    journals = [read_journal(path) for path in tmp_path.glob("site-*/site-*.jsonl")]
+    proof = prove(SMALL_SETUP, 18, copies, journals)
+    assert proof.holds, proof.audit.faults
+
+    target = tmp_path / "opt.safetensors"
+    assert command("export", tmp_path / "checkpoints", target) == 0
+    with safe_open(target, framework="pt") as file:
+        tensor = file.get_tensor("model.decoder.layers.3.fc1.weight")
+    assert tensor.equal(proof.weights["layers.3.fc1.weight"])
+
+
+def wait_for(condition, patience_s=40.0):
+    deadline = time.monotonic() + patience_s
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_bad_run_file_is_one_line_and_exit_code_two(tmp_path, command, capsys):
+    run = write_run_file(tmp_path, replicas="two")
+    assert command("coordinator", run, "--folder", tmp_path / "out", "--trusted") == 2
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert "replicas: 'two'" in output
+    assert not (tmp_path / "out").exists()
+    # Whoever gives no keys has to say that the links are trusted.
+    run = write_run_file(tmp_path)
+    assert command("coordinator", run, "--folder", tmp_path / "out") == 2
+    assert "--keys" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"extra": 1}, "extra"),
+        ({"settings": {}}, "settings"),
+        ({"setup": asdict(SMALL_SETUP) | {"model": {"layers": 0}}}, "setup.model"),
+        ({"boundaries": [0, "x"]}, "boundaries"),
+    ],
+)
+def test_faults_of_a_run_file_are_named(tmp_path, changes, where):
+    with pytest.raises(InputError, match="allowed") as caught:
+        read_run_file(write_run_file(tmp_path, **changes))
+    assert where in caught.value.where
+
+
+def test_other_files_are_no_run_files(tmp_path):
+    with pytest.raises(InputError, match="missing"):
+        read_run_file(tmp_path / "none.yaml")
+    (tmp_path / "broken.yaml").write_text("a: [1")
+    with pytest.raises(InputError, match="YAML"):
+        read_run_file(tmp_path / "broken.yaml")
+
+
+def test_keys_are_checked(tmp_path):
+    write_keys(tmp_path, 1)
+    identity = read_identity(tmp_path, "site-0")
+    assert identity.keys is not None
+    assert "secret" not in repr(identity)
+    assert identity.keys.secret not in repr(identity)
+    with pytest.raises(InputError, match="site-7"):
+        read_identity(tmp_path, "site-7")
+    (tmp_path / "site-0.secret.json").write_text(json.dumps({"secret": "short"}))
+    with pytest.raises(InputError, match="secret key"):
+        read_identity(tmp_path, "site-0")
+    (tmp_path / "public.json").write_text("[]")
+    with pytest.raises(InputError, match=r"public\.json"):
+        read_identity(tmp_path, "site-0")
+    assert read_identity(None, "site-0").keys is None

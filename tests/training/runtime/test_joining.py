@@ -1,0 +1,179 @@
+"""Who may join a run: driver and site on loopback, turn by turn in one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ranloom.training.layout import regular_layout
+from ranloom.training.messages import Fence, NoteKind, SiteJoined
+from ranloom.training.opt_model import ModelConfig
+from ranloom.training.runtime.chaos import SETTINGS
+from ranloom.training.runtime.chaos import SMALL_SETUP as SETUP
+from ranloom.training.runtime.coordinator_process import (
+    CoordinatorConfig,
+    CoordinatorProcess,
+    replay,
+)
+from ranloom.training.runtime.pacing import Budget, BudgetCut, PacedTask
+from ranloom.training.runtime.peer_messages import CODEC, COORDINATOR, Channel, Hello
+from ranloom.training.runtime.setup import difference, layer_costs
+from ranloom.training.runtime.site import SiteSettings
+from ranloom.training.runtime.site_process import RefusedError, SiteConfig, SiteProcess
+from ranloom.training.runtime.transport import Endpoint, Identity, KeyPair, LinkLimits, keyring
+
+NAMES = [COORDINATOR, "site-0", "site-1"]
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Coordinator of a run with two sites, and a maker of sites."""
+    pairs, admitted = keyring(NAMES)
+    config = CoordinatorConfig(
+        identity=Identity(COORDINATOR, pairs[COORDINATOR], admitted),
+        bind="tcp://127.0.0.1:*",
+        sites=2,
+        setup=SETUP,
+        settings=replace(SETTINGS, micro_batch_limit=6, lease_s=5.0),
+        layout=regular_layout((0, 2, 4), 1),
+        costs=layer_costs(SETUP),
+        limits=LinkLimits(),
+        folder=tmp_path,
+        heartbeat_s=0.05,
+        gather_s=0.0,
+        stop_patience_s=1.0,
+        give_up_s=30.0,
+    )
+    coordinator = CoordinatorProcess(config)
+    opened = [coordinator]
+
+    def site(number, setup=SETUP, keys=None, admitted=admitted):
+        name = f"site-{number}"
+        opened.append(
+            SiteProcess(
+                SiteConfig(
+                    site=number,
+                    identity=Identity(name, keys or pairs[name], admitted),
+                    bind="tcp://127.0.0.1:*",
+                    coordinator=(tmp_path / "coordinator.address").read_text(),
+                    setup=setup,
+                    settings=SiteSettings(retry_s=0.2, grace_s=0.2, checkpoints=tmp_path),
+                    limits=LinkLimits(),
+                    budget=Budget((1.0,)),
+                    forward_flop=tuple(config.costs.forward_flop.tolist()),
+                    backward_flop=tuple(config.costs.backward_flop.tolist()),
+                    memory_bytes=1 << 30,
+                    heartbeat_s=0.05,
+                    report_s=0.02,
+                    folder=tmp_path,
+                    device="cpu",
+                    give_up_s=30.0,
+                )
+            )
+        )
+        return opened[-1]
+
+    yield coordinator, site, config, pairs, admitted
+    for process in opened:
+        process.close()
+
+
+def turns(*processes, count=60, until=lambda: False):
+    for _ in range(count):
+        for process in processes:
+            process.turn()
+        if until():
+            return
+
+
+def notes(config):
+    return [note.kind for _, note in replay(config)]
+
+
+def test_two_sites_train_to_the_end(run):
+    coordinator, site, config, *_ = run
+    turns(coordinator, site(0), site(1), count=400, until=lambda: coordinator.finished)
+    assert coordinator.finished
+    assert notes(config).count(NoteKind.COMMITTED) == 12
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"model": replace(SETUP.model, dtype="float32")}, "model.dtype: 'float32'"),
+        ({"model": ModelConfig(4, 8, 2, 16, 512, 12, 0.1)}, "model.vocabulary: 512"),
+        ({"generated_samples": 95}, "text"),
+        ({"seed": 6}, "seed: 6"),
+    ],
+)
+def test_a_site_with_another_setup_is_refused_in_one_line(run, change, named):
+    coordinator, site, *_ = run
+    other = site(0, replace(SETUP, **change))
+    with pytest.raises(RefusedError) as caught:
+        turns(coordinator, other)
+    assert named in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_site_with_a_wrong_key_never_joins(run):
+    coordinator, site, config, *_ = run
+    turns(coordinator, site(0, keys=KeyPair.generate()), count=15)
+    assert notes(config) == []
+    assert coordinator.rejected["key"] > 0
+
+
+def test_a_lost_control_packet_costs_the_incarnation_and_nothing_else(run):
+    coordinator, site, config, *_ = run
+    first, second = site(0), site(1)
+    turns(coordinator, first, until=lambda: first.incarnation == 1)
+    coordinator._lines[0].sent += 1
+    turns(coordinator, first, second, count=400, until=lambda: coordinator.finished)
+    assert coordinator.finished
+    assert first.incarnation == 2
+    assert NoteKind.SITE_LOST in notes(config)
+
+
+def test_what_does_not_belong_to_a_channel_is_not_looked_into(run):
+    coordinator, _, config, pairs, admitted = run
+    stranger = Endpoint(Identity("site-1", pairs["site-1"], admitted), CODEC, "tcp://127.0.0.1:*")
+    stranger.connect(COORDINATOR, (config.folder / "coordinator.address").read_text())
+    facts = config.setup.facts(SETUP.corpus())
+    joined = SiteJoined(1, 3, 1 << 30, 1.0)
+    stranger.send(COORDINATOR, [Hello(0, stranger.address, facts), joined])
+    stranger.send(COORDINATOR, [joined])
+    stranger.send(COORDINATOR, [Channel(1, 9, 5), joined])
+    turns(coordinator, count=10)
+    assert notes(config) == []
+    assert coordinator.rejected["foreign hello"] == 1
+    # Known by now, but not under that incarnation: it is told so.
+    stranger.send(COORDINATOR, [Hello(1, stranger.address, facts)])
+    stranger.send(COORDINATOR, [Channel(1, 9, 6), joined])
+    turns(coordinator, count=10)
+    answers = [m for packet in stranger.poll(1.0) for m in packet.messages]
+    assert answers == [Fence(1, 9)]
+    stranger.close()
+
+
+def test_setups_are_compared_fact_by_fact():
+    facts = SETUP.facts(SETUP.corpus())
+    assert difference(facts, facts) == ""
+    assert difference(facts, "garbage") == "setup: no JSON"
+    assert difference(facts, "[]") == "setup: no JSON object"
+    changed = replace(SETUP, optimizer=replace(SETUP.optimizer, clip_norm=None))
+    assert difference(facts, changed.facts(SETUP.corpus())) == (
+        "optimizer.clip_norm: None, allowed: 0.5"
+    )
+
+
+def test_budget_and_pace():
+    budget = Budget((2.0, 1.0), interval_s=10.0, cuts=(BudgetCut(3, 5, 0.25),))
+    assert [budget.at(t, 0) for t in (0.0, 9.9, 10.0, 20.0)] == [2.0, 2.0, 1.0, 2.0]
+    assert [budget.at(0.0, step) for step in (2, 3, 4, 5)] == [2.0, 0.5, 0.5, 2.0]
+    task = PacedTask(flop=4e12, now_s=100.0)
+    task.advance(101.0, tflops=1.0)
+    assert not task.done
+    assert task.remaining_s(1.0) == pytest.approx(3.0)
+    assert task.remaining_s(0.0) == float("inf")
+    task.advance(101.5, tflops=6.0)
+    assert task.done
