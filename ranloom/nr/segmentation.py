@@ -93,12 +93,13 @@ def segment_arrays(
     single = with_crc <= max_bits
     cb_crc = np.where(single, 0, 24)
     n_blocks = np.where(single, 1, -(-with_crc // (max_bits - cb_crc)))
-    payload = (with_crc + n_blocks * cb_crc) // n_blocks
+    all_bits = with_crc + n_blocks * cb_crc  # a multiple of the blocks for sizes of 38.214
+    payload = all_bits // n_blocks
 
     # columns that carry information when Z_c is chosen (38.212 clause 5.2.2)
     by_size = np.select([with_crc > 640, with_crc > 560, with_crc > 192], [10, 9, 8], 6)
     columns = np.where(is_bg2, by_size, INFORMATION_COLUMNS[1])
-    lifting = LIFTING_SIZES[np.searchsorted(LIFTING_SIZES, -(-payload // columns))]
+    lifting = LIFTING_SIZES[np.searchsorted(LIFTING_SIZES, -(-all_bits // (n_blocks * columns)))]
     total = np.where(is_bg2, INFORMATION_COLUMNS[2], INFORMATION_COLUMNS[1]) * lifting
 
     empty = size <= 0

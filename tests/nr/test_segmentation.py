@@ -69,6 +69,7 @@ def test_lifting_sizes():
         (8424, 0.5, 1, 1, 384),  # 8448 bits: exactly the largest block
         (8448, 0.5, 1, 2, 208),  # 8472 bits in two blocks of 4260 bits
         (60_456, 616 / 1024, 1, 8, 352),  # MCS 15 on 162 PRB
+        (34_944, 30 / 1024, 2, 10, 384),  # no size of 38.214: 3520.8 bits a block, just above 352
     ],
 )
 def test_known_cases(size, rate, graph, blocks, lifting):
