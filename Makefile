@@ -48,7 +48,7 @@ ui: $(STAMP)  ## MLflow on 127.0.0.1:5055
 server: $(STAMP)  ## Prefect server on 127.0.0.1:4299
 	$(BIN)/prefect server start --host 127.0.0.1 --port $(PORT_PREFECT)
 
-worker deploy: export PREFECT_API_URL := $(PREFECT_API)
+server worker deploy: export PREFECT_API_URL := $(PREFECT_API)
 
 worker: $(STAMP)  ## Prefect worker that runs what the server schedules
 	$(BIN)/prefect --no-prompt work-pool create local --type process --overwrite

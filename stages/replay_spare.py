@@ -128,6 +128,9 @@ class Params(StageParams):
     training_card: str = Field(description="device card of a training site, a YAML file")
     mechanisms: dict[str, MechanismParams] = Field(min_length=1, description="by name")
     mechanism_of: dict[str, str] = Field(description="mechanism of a controller; others: default")
+    site_mechanism_of: dict[str, str] = Field(
+        description="mechanism of a controller in spare.parquet; others: as in mechanism_of"
+    )
     default_mechanism: str = Field(description="mechanism of the other controllers")
     compared_controller: str = Field(description="controller shown under every mechanism")
     gemm_chain: ChainParams
@@ -170,9 +173,9 @@ class Params(StageParams):
 def check(params: Params, _files: Mapping[str, Path]) -> Iterator[Fault]:
     """Names of mechanisms that are not declared."""
     known = f"declared mechanisms: {', '.join(params.mechanisms)}"
-    named = {"default_mechanism": params.default_mechanism} | {
-        f"mechanism_of.{c}": m for c, m in params.mechanism_of.items()
-    }
+    named = {"default_mechanism": params.default_mechanism}
+    for key in ("mechanism_of", "site_mechanism_of"):
+        named |= {f"{key}.{c}": m for c, m in getattr(params, key).items()}
     for key, name in named.items():
         if name not in params.mechanisms:
             yield Fault(f"params.yaml: replay_spare.{key}", name, known)
@@ -221,8 +224,9 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
         traces(inputs, card.sm_count)
     ):
         own = params.mechanism_of.get(controller, params.default_mechanism)
+        at_sites = params.site_mechanism_of.get(controller, own)
         every = scenario != "macro" and controller == params.compared_controller
-        for name in dict.fromkeys([own, *(params.mechanisms if every else ())]):
+        for name in dict.fromkeys([own, at_sites, *(params.mechanisms if every else ())]):
             for workload in (chain, step):
                 if scenario == "macro" and workload is chain:
                     continue
@@ -246,7 +250,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
                     }
                     | _row(workload, name, beside, model, done, starts)
                 )
-                if workload is step and name == own:
+                if workload is step and name == at_sites:
                     _append_spare(spare, scenario, controller, name, cell, beside, model, done)
     outputs.table("spare", spare)
     outputs.table("coexistence", {c.name: [r[c.name] for r in rows] for c in COEXISTENCE.columns})

@@ -84,7 +84,7 @@ def test_rows_and_metrics(root: Path, paths: dict[str, Path], tmp_path: Path) ->
     assert metrics["scenario_1"]["weaver"]["tokens_per_s"] == weaver["tokens_per_s"]
     # The compared controller has a row under every mechanism.
     mechanisms = {r["mechanism"] for r in rows if r["controller"] == "weaver"}
-    assert mechanisms == {"green_context", "mps", "mig", "context_switch"}
+    assert mechanisms == {"green_context", "mps", "mps_checkpoint", "mig", "context_switch"}
 
 
 def test_power_is_that_of_the_spare_sms(root: Path, paths: dict[str, Path], tmp_path: Path) -> None:

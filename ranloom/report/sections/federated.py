@@ -102,7 +102,8 @@ def _fates(data: ReportData) -> Figure:
         bottom += counts
     bars.set_xticks(range(len(labels)), [f"{j}\nround {r}" for j, r in labels], fontsize=7)
     bars.set(ylabel="updates", title="fate")
-    bars.legend(ncols=2, fontsize=7)
+    bars.margins(y=0.22)
+    bars.legend(ncols=4, fontsize=7, loc="upper center")
     bars.grid(visible=False, axis="x")
     seconds = columns["upload_s"][np.isfinite(columns["upload_s"].astype(float))].astype(float)
     uploads.hist(seconds, 60, color=style.BLUE)

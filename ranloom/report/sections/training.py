@@ -61,6 +61,9 @@ def _orderings(data: ReportData) -> list[str]:
     notes = []
     for model, values in data.metrics["train_sites"]["sim"].items():
         rates = {s: v["tokens_per_s"] for s, v in values.items() if "tokens_per_s" in v}
+        idle = [style.title(s) for s, rate in rates.items() if rate == 0]
+        if idle:
+            notes.append(f"{model.upper()}: {', '.join(idle)} finished no step in the run.")
         faster = [s for s, rate in rates.items() if rate > rates["weaver"]]
         if faster:
             who = ", ".join(f"{style.title(s)} ({rates[s] / rates['weaver']:.2f}x)" for s in faster)
