@@ -90,7 +90,9 @@ def _stage(root: Path, registry: Registry, stage: Stage) -> dict[str, Any]:
         outs.append(f"{folder}/{MEASURED}")
     return {
         "desc": stage.title,
-        "cmd": f"python -m stages {stage.name}",
+        # Without exec a shell such as dash stays between DVC and the stage, which would then
+        # outlive a killed DVC.
+        "cmd": f"exec python -m stages {stage.name}",
         "deps": [*data, *code_dependencies(root, stage.name)],
         "params": [stage.name, *(f"base.{key}" for key in base_keys(stage))],
         "outs": [{path: {"persist": True}} for path in sorted(outs)],

@@ -165,7 +165,7 @@ def test_nothing_survives(toy, victim: str) -> None:
     flow = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=toy.root,
-        env={**toy.env, "PYTHONPATH": str(ROOT), "RANLOOM_TRACKING": "off"},
+        env={**toy.env, "PYTHONPATH": str(ROOT), "RANLOOM_TRACKING": "off", "SHELL": "/bin/sh"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )

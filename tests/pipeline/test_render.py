@@ -11,7 +11,7 @@ GOLDEN = """\
 stages:
   draw:
     desc: Draws rows
-    cmd: python -m stages draw
+    cmd: exec python -m stages draw
     deps:
       - ${draw.source_path}
       - pipeline/documents.py
@@ -35,7 +35,7 @@ stages:
           persist: true
   total:
     desc: Adds the rows up
-    cmd: python -m stages total
+    cmd: exec python -m stages total
     deps:
       - data/unit.txt
       - outs/draw/rows.parquet

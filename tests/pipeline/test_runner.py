@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -166,8 +167,12 @@ def test_work_of_a_running_stage_is_left_alone(project, toy_registry) -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="prctl is Linux's")
-def test_a_stage_ends_with_the_dvc_that_started_it(project) -> None:
-    """Also when DVC is killed and can tell nobody."""
+@pytest.mark.parametrize("shell", ["/bin/sh", "/bin/bash"])
+def test_a_stage_ends_with_the_dvc_that_started_it(project, shell: str) -> None:
+    """Also when DVC is killed and can tell nobody, whichever shell DVC starts it through."""
+    if not Path(shell).exists():
+        pytest.skip(f"no {shell} here")
+    project.env["SHELL"] = shell
     project.set("draw.behave", "hang")
     dvc = project.start(sys.executable, "-m", "dvc", "repro")
     hanging = project.root / "hanging"

@@ -59,7 +59,7 @@ STAGES = {
 DVC_YAML = """\
 stages:
   make:
-    cmd: python toy_chain.py make
+    cmd: exec python toy_chain.py make
     deps:
     - toy_chain.py
     - ${make.source}
@@ -69,7 +69,7 @@ stages:
     metrics:
     - outs/make/metrics.json: {cache: false, persist: true}
   sum:
-    cmd: python toy_chain.py sum
+    cmd: exec python toy_chain.py sum
     deps:
     - toy_chain.py
     - outs/make/series.parquet
