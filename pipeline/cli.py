@@ -12,7 +12,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from pipeline import dvc, environment, params, runner, workspace
@@ -150,19 +149,18 @@ def _project(place: Path, registry: Registry) -> None:
 
 def show_headline(place: Path, registry: Registry, elapsed_s: float) -> None:
     """Print the headline numbers of a workspace and where to find the rest."""
-    table = Table(box=None, pad_edge=False)
-    for title, justify in (("stage", "left"), ("metric", "left"), ("value", "right")):
-        table.add_column(title, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    rows = [("stage", "metric", "value")]
     for stage, metric, value in headline(place, registry):
-        table.add_row(stage, metric, f"{value:.6g}" if isinstance(value, float) else str(value))
-    console = Console(soft_wrap=True)
-    console.print(table)
-    console.print(f"\nUp to date after {elapsed_s:.1f} s.")
+        rows.append((stage, metric, f"{value:.6g}" if isinstance(value, float) else str(value)))
+    first, second, third = (max(map(len, column)) for column in zip(*rows, strict=True))
+    for stage, metric, shown in rows:
+        print(f"{stage:{first}}  {metric:{second}}  {shown:>{third}}")
+    print(f"\nUp to date after {elapsed_s:.1f} s.")
     report = place / OUTS / "report" / "index.html"
     if report.exists():
-        console.print(f"Report    {report}")
-    console.print(f"Numbers   {place / OUTS}/<stage>/{METRICS}")
-    console.print("Compare   make ui, then http://127.0.0.1:5055")
+        print(f"Report    {report}")
+    print(f"Numbers   {place / OUTS}/<stage>/{METRICS}")
+    print("Compare   make ui, then http://127.0.0.1:5055")
 
 
 def headline(place: Path, registry: Registry) -> Iterator[tuple[str, str, float | int | bool]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,12 @@ def read_facts(path: Path) -> Facts:
             ascending and positive, probabilities that do not add up to 1.
     """
     existing(path, "file")
+    return _read_facts(path, path.stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=8)
+def _read_facts(path: Path, _mtime_ns: int) -> Facts:
+    """The facts of one version of a file: every scenario asks for them, YAML takes a while."""
     try:
         document = YAML(typ="safe").load(path)
     except (YAMLError, UnicodeDecodeError) as error:
