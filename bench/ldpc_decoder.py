@@ -23,7 +23,7 @@ from ranloom.ldpc.decoder import DecoderSettings, decode  # noqa: E402
 from ranloom.lut.backends import profile_model  # noqa: E402
 from ranloom.lut.importers import ImportOptions  # noqa: E402
 from ranloom.lut.profile import ProfileRequest  # noqa: E402
-from ranloom.nr.segmentation import work_table  # noqa: E402
+from ranloom.nr.tbs import Allocation  # noqa: E402
 
 LIFTING_SIZE, ITERATIONS = 384, 10
 
@@ -59,7 +59,8 @@ def sionna_us(blocks: int = 16) -> float | None:
 def full_lut_s() -> float:
     """Seconds for the whole lookup table: 29 MCS x 273 PRB x 6 SM counts."""
     wanted = ProfileRequest(
-        work_table(273),
+        Allocation(1, 1, 14, 12, 0),
+        273,
         load_card(ROOT / "data" / "cards" / "dgx_spark.yaml"),
         800.0,
         99,

@@ -104,6 +104,23 @@ class Decoded:
     iterations: NDArray[np.int64]
 
 
+def check_input(
+    llr: NDArray[np.int16], graph: BaseGraph, lifting_size: int, n_rows: int | None
+) -> int:
+    """Rows to use, of input that fits the code; arguments as for :func:`decode`.
+
+    Raises:
+        InputError: the input does not fit the code.
+    """
+    rows = graph.n_rows if n_rows is None else n_rows
+    if not CORE_ROWS <= rows <= graph.n_rows:
+        raise InputError("n_rows", rows, f"allowed: {CORE_ROWS} to {graph.n_rows}")
+    width = graph.n_columns * lifting_size
+    if llr.ndim != 2 or llr.shape[1] != width or llr.dtype != np.int16:
+        raise InputError("llr", f"{llr.dtype}{list(llr.shape)}", f"needed: int16[blocks, {width}]")
+    return rows
+
+
 def decode(
     llr: NDArray[np.int16],
     graph: BaseGraph,
@@ -123,13 +140,7 @@ def decode(
     Raises:
         InputError: the input does not fit the code.
     """
-    if n_rows is None:
-        n_rows = graph.n_rows
-    if not CORE_ROWS <= n_rows <= graph.n_rows:
-        raise InputError("n_rows", n_rows, f"allowed: {CORE_ROWS} to {graph.n_rows}")
-    width = graph.n_columns * lifting_size
-    if llr.ndim != 2 or llr.shape[1] != width or llr.dtype != np.int16:
-        raise InputError("llr", f"{llr.dtype}{list(llr.shape)}", f"needed: int16[blocks, {width}]")
+    n_rows = check_input(llr, graph, lifting_size, n_rows)
     dtype = settings.dtype
     offset, shift = settings.offset_and_shift
     values = np.array(llr, dtype=np.int16, order="C")

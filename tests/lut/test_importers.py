@@ -73,7 +73,7 @@ def test_nr_ulsim_counts_what_it_skips():
         "decoding time before any MCS and num_rbs": 1,
         "zero trials": 1,
         "unreadable decoding time": 1,
-        "MCS 25 of another MCS table than 1": 1,
+        "MCS 25 is of MCS table 2, not of table 1": 1,
     }
     assert "first: |__ ULSCH total decoding time              0.00 us" in "\n".join(
         found.skipped.lines()
@@ -107,7 +107,7 @@ def test_block_tests():
     )
     assert [r[:4] for r in rows(found)] == [(15, 106, 48, 81.85)]
     assert {why: n for why, (n, _) in found.skipped.reasons.items()} == {
-        "more than one layer": 1,
+        "another number of layers than 1": 1,
         "no decoding time": 1,
         "another machine": 1,
     }
