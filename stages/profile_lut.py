@@ -136,7 +136,8 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     reserved_prb = min(RESERVED_PRB, wanted.max_prb)
     overhead_us = params.slot_overhead_us
     reservation = reserve(usage, RESERVED_MCS, reserved_prb, card, model, assumed, overhead_us)
-    cards = [load_card(path) for path in sorted(inputs.path("cards").glob("*.yaml"))]
+    known = {p.stem: load_card(p) for p in sorted(inputs.path("cards").glob("*.yaml"))}
+    cards = list(known.values())
     outputs.table("latency", profile.latencies.to_columns())
     outputs.table("lut", lut.to_columns())
     outputs.table("characterisation", vars(usage))
@@ -176,7 +177,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
             "roofline": {
                 **_roofline(params),
                 "ridge_ops_per_byte": card.ridge_ops_per_byte,
-                "ridge": {c.name: c.ridge_ops_per_byte for c in cards},
+                "ridge": {stem: c.ridge_ops_per_byte for stem, c in known.items()},
             },
             "reservation": _reservation(reservation),
             "characterisation": _characterisation(usage, params.characterise_from_prb),

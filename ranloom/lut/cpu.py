@@ -31,8 +31,8 @@ class CpuDecodes:
         self,
         values: NDArray[np.int16],
         form: TransportBlockFormat,
-        level: int,
-        repetitions: int,  # noqa: ARG002 one core only
+        level: int,  # noqa: ARG002 one core only
+        repetitions: int,
     ) -> list[float]:
         """CPU times of the decoding thread."""
         z, rows = form.segmentation.lifting_size, form.rows_needed
