@@ -84,6 +84,8 @@ def profile(
     seed: Annotated[int, typer.Option(help="of bits and noise")] = 1,
 ) -> None:
     """Measure decode latencies and write a profile file."""
+    if out.is_dir():
+        raise InputError("out", str(out), "needed: the name of a file")
     highest = mcs_table(table).n_mcs - 1
     rows = numbers(mcs, "mcs", highest) if mcs else coarse_mcs(table)
     points = [(m, p) for m in rows for p in numbers(prb, "prb", MAX_PRB)]

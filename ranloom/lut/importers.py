@@ -105,13 +105,18 @@ def import_nr_ulsim(lines: Iterable[str], options: ImportOptions, where: str) ->
     return cells.imported(skipped, where, "ULSCH total decoding time")
 
 
+# columns of a block-test table under which a time was taken
+_CONDITIONS = ("machine", "snr_db", "mcs", "bw_mhz", "prb", "layers", "antennas")
+
+
 def import_oai_block_tests(lines: Iterable[str], options: ImportOptions, where: str) -> Imported:
     """Latencies from a table of OAI block tests (CSV).
 
     Needs the columns ``machine``, ``mcs``, ``prb``, ``layers`` and ``ulsch_decoding_us``.
 
     Raises:
-        InputError: a column is missing, several machines match, or no row is usable.
+        InputError: a column is missing, several machines match, two rows contradict each other,
+            or no row is usable.
     """
     reader = csv.DictReader(lines)
     needed = ("machine", "mcs", "prb", "layers", "ulsch_decoding_us")
@@ -120,6 +125,8 @@ def import_oai_block_tests(lines: Iterable[str], options: ImportOptions, where: 
         raise InputError(where, missing, f"needed columns: {', '.join(needed)}")
     skipped, cells = Skipped(), _Cells(options)
     machines: set[str] = set()
+    seen: dict[tuple[str, ...], float] = {}
+    conditions = [n for n in reader.fieldnames or () if n in _CONDITIONS]
     for row in reader:
         line = ",".join(str(v) for v in row.values())
         if options.machine not in row["machine"]:
@@ -135,6 +142,11 @@ def import_oai_block_tests(lines: Iterable[str], options: ImportOptions, where: 
             except ValueError:
                 skipped.add("not a number", line)
                 continue
+            same = tuple(row[name] for name in conditions)
+            if seen.setdefault(same, mean_us) != mean_us:
+                raise InputError(
+                    f"{where}: {', '.join(conditions)}", same, "allowed: each once, or alike"
+                )
             machines.add(row["machine"])
             cells.add_mean(*key, mean_us, 1)
     if len(machines) > 1:

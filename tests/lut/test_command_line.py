@@ -114,6 +114,10 @@ def test_convert_shows_what_it_skipped(lut_command, tmp_path):
     [
         (("profile", "--out", "x", "--mcs", "0,40"), "mcs: '0,40'"),
         (("profile", "--out", "x", "--prb", "a"), "prb: 'a'"),
+        (("profile", "--out", "data"), "out: 'data'"),
+        (("profile", "--out", "x", "--repetitions", "0"), "repetitions: 0"),
+        (("profile", "--out", "x", "--layers", "5"), "n_layers: 5"),
+        (("fit", "data/profiles/cpu_numba.csv", "--card", "data/cards/dgx_spark.yaml"), "sm: 1 "),
         (("profile", "--out", "x", "--backend", "fpga"), "backend: 'fpga'"),
         (("fit", "--card", "none.yaml"), "none.yaml: 'no such file'"),
         (("convert", "none.log", "--out", "x", "--sm", "48"), "none.log: 'no such file'"),
