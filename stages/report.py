@@ -33,6 +33,8 @@ TABLES = (
     ("profile_lut", "latency"),
     ("profile_lut", "lut"),
     ("profile_lut", "characterisation"),
+    ("profile_lut", "reservation"),
+    ("profile_lut", "cards"),
     ("calibrate_scheduler", "trials"),
     ("generate_traces", "timeline"),
     ("generate_traces", "cells"),
