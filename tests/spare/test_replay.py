@@ -77,8 +77,11 @@ def test_rebinding_costs_its_time_and_mps_more(card: Card) -> None:
 
 @pytest.mark.parametrize("restart", RESTARTS)
 def test_restart_keeps_what_it_says(card: Card, restart: Restart) -> None:
-    """Changes every 3 slots; a unit of 2 products takes 4 slots, a product 2."""
-    trace = from_changes(np.arange(0, 300, 3), np.tile([16, 16], 50), 300, SLOT_US, sm_max=48)
+    """Changes every 3 slots; a unit of 2 products takes 4 slots, a product 2.
+
+    16 and 12 reserved SMs leave the same partition, 32.
+    """
+    trace = from_changes(np.arange(0, 300, 3), np.tile([16, 12], 50), 300, SLOT_US, sm_max=48)
     instant = replace(GREEN, reconfiguration_us=0.0)
     unit = gemm_chain("c", length=2, m=128 * 32, n=128 * 10, k=1024, restart=restart)
     done = run(trace, card, unit, 100.0, instant)
