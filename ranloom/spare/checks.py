@@ -75,8 +75,9 @@ def check_product(
     pairs: int,
     sigmas: float,
     generator: torch.Generator,
+    added: torch.Tensor | None = None,
 ) -> Verdict:
-    """Test ``c = a b`` with ``pairs`` probe pairs, in float64.
+    """Test ``c = a b`` (or ``c = added + a b``) with ``pairs`` probe pairs, in float64.
 
     The probes must be unknown to whoever computed ``c``: draw them after the result is there.
 
@@ -86,7 +87,8 @@ def check_product(
         c: [..., m, n], float64, float32 or bfloat16.
         pairs: probe pairs; each more costs one more set of matrix-vector products.
         sigmas: tolerance in standard deviations of the modelled rounding.
-        generator: source of the probes.
+        generator: source of the probes, on the host.
+        added: what was added to the product, broadcast to [..., m, n].
 
     Raises:
         InputError: shapes do not fit, the type of ``c`` has no error model, or no pair is asked.
@@ -103,9 +105,10 @@ def check_product(
         raise InputError("check: type", c.dtype, f"allowed: {known}")
     if pairs < 1:
         raise InputError("check: pairs", pairs, "allowed: 1 or more")
-    r = _signs((*c.shape[:-1], pairs), generator)
-    s = _signs((*c.shape[:-2], c.shape[-1], pairs), generator)
-    left = (r * (c.double() @ s)).sum(dim=-2)
+    r = _signs((*c.shape[:-1], pairs), generator).to(c.device)
+    s = _signs((*c.shape[:-2], c.shape[-1], pairs), generator).to(c.device)
+    product = c.double() if added is None else c.double() - added.double()
+    left = (r * (product @ s)).sum(dim=-2)
     right = ((a.double().mT @ r) * (b.double() @ s)).sum(dim=-2)
     return Verdict((left - right).abs(), sigmas * rounding_error(a, b, c))
 
