@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 import zmq
 
@@ -83,8 +84,9 @@ class ZmqPublisher:
     def tick(self) -> None:
         """Serve late joiners, and repeat the value after a silence."""
         joined = False
-        while self._socket.poll(0):
-            joined |= self._socket.recv()[:1] == b"\x01"
+        with suppress(zmq.Again):
+            while True:
+                joined |= self._socket.recv(zmq.NOBLOCK)[:1] == b"\x01"
         now_s = self._clock()
         if joined or self._sent_s is None or now_s - self._sent_s >= self._repeat_s:
             self._send(self._publisher.repeat(now_s))
@@ -133,9 +135,11 @@ class ZmqSubscriber:
 
     def poll(self, timeout_s: float) -> bool:
         """Take in the newest message; waits at most ``timeout_s`` for one. Whether it was news."""
-        if not self._socket.poll(round(timeout_s * 1e3)):
+        self._socket.rcvtimeo = round(timeout_s * 1e3)
+        try:
+            raw = self._socket.recv()
+        except zmq.Again:
             return False
-        raw = self._socket.recv()
         return self.view.receive_bytes(raw, self._clock())
 
     def budget(self, slot: int) -> int:
