@@ -1,8 +1,9 @@
-"""Command line: ``python -m ranloom.spare bench``."""
+"""Command line: ``python -m ranloom.spare bench | publish | watch``."""
 
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,10 +16,14 @@ from ranloom.errors import InputError
 from ranloom.gpu.card import load_card
 from ranloom.gpu.partition import card_of, find_device
 from ranloom.spare.budget import rescale
+from ranloom.spare.capacity import CapacityReport, CapacityWindow
+from ranloom.spare.channel import MAX_SLICES, BudgetPublisher, BudgetView
+from ranloom.spare.channel_zmq import ZmqPublisher, ZmqSubscriber
 from ranloom.spare.coexistence import ChainBuffers, chain_buffers, measure_profile, run_beside
 from ranloom.spare.executor import SlotExecutor
 from ranloom.spare.gemm import Gemm, TileModel, Tiling
 from ranloom.spare.green_contexts import CudaError, chosen_budgets
+from ranloom.spare.live import play, read_reservations, watch
 from ranloom.spare.synthetic import TraceStatistics, synthetic_trace
 from ranloom.spare.tile_profile import TileProfile, modelled_profile
 from ranloom.spare.virtual_device import VirtualDevice
@@ -30,11 +35,6 @@ app = typer.Typer(
 TYPES = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
 VIRTUAL_REBIND_US = 10.0  # WEAVER Table 1
 GATE_POLL_US = 1.0
-
-
-@app.callback()
-def commands() -> None:
-    """Keep ``bench`` a subcommand although it is the only one."""
 
 
 @app.command()
@@ -163,6 +163,67 @@ def bench(
     typer.echo(text)
     if out is not None:
         out.write_text(text + "\n")
+
+
+@app.command()
+def publish(
+    address: Annotated[str, typer.Option(help="tcp://127.0.0.1:PORT or ipc://PATH")],
+    reservations: Annotated[Path, typer.Option(help="table of generate_traces")] = Path(
+        "outs/generate_traces/reservations.parquet"
+    ),
+    scenario: Annotated[str, typer.Option(help="scenario of the trace")] = "scenario_1_scaled",
+    controller: Annotated[str, typer.Option(help="controller of the trace")] = "weaver",
+    cell: Annotated[int, typer.Option(help="cell of the trace")] = 0,
+    card: Annotated[Path, typer.Option(help="device card")] = Path("data/cards/dgx_spark.yaml"),
+    slot_us: Annotated[float, typer.Option(help="slot duration")] = 500.0,
+    lead_slots: Annotated[int, typer.Option(help="announced so long before, K2")] = 4,
+    repeat_s: Annotated[float, typer.Option(help="longest silence")] = 0.1,
+) -> None:
+    """Publish the spare budget of a trace in real time."""
+    if not slot_us > 0.0 or not repeat_s > 0.0:
+        raise InputError("slot_us, repeat_s", (slot_us, repeat_s), "allowed: above 0")
+    if not 0 <= lead_slots <= MAX_SLICES - 2:
+        raise InputError("lead_slots", lead_slots, f"allowed: 0 to {MAX_SLICES - 2}")
+    device = load_card(card)
+    trace = read_reservations(reservations, scenario, controller, cell, slot_us, device)
+    publisher = ZmqPublisher(
+        BudgetPublisher(f"cell-{cell}", time.time_ns(), device), address, repeat_s
+    )
+    play(trace, publisher, lead_slots=lead_slots, clock=time.monotonic, sleep=time.sleep)
+    publisher.close()
+
+
+@app.command("watch")
+def watch_budget(
+    address: Annotated[str, typer.Option(help="address of the publisher")],
+    card: Annotated[Path, typer.Option(help="device card")] = Path("data/cards/dgx_spark.yaml"),
+    slot_us: Annotated[float, typer.Option(help="slot duration")] = 500.0,
+    lease_s: Annotated[float, typer.Option(help="how long a message is trusted")] = 0.5,
+    window_s: Annotated[float, typer.Option(help="window of capacity reports")] = 1.0,
+    seconds: Annotated[float, typer.Option(help="when to stop")] = 10.0,
+) -> None:
+    """Follow a budget: a line of JSON a change, and one a capacity report."""
+    if not slot_us > 0.0 or not window_s * 1e6 >= slot_us:
+        raise InputError("slot_us, window_s", (slot_us, window_s), "allowed: a window of slots")
+    subscriber = ZmqSubscriber(BudgetView(lease_s, load_card(card).sm_count), address)
+    slots = round(window_s * 1e6 / slot_us)
+    for event in watch(
+        subscriber,
+        CapacityWindow(address, slots),
+        slot_us=slot_us,
+        report_slots=slots,
+        slots=round(seconds * 1e6 / slot_us),
+        clock=time.monotonic,
+    ):
+        found = (
+            asdict(event)
+            if isinstance(event, CapacityReport)
+            else dict(zip(("slot", "sm"), event, strict=True))
+        )
+        typer.echo(json.dumps(found))
+    seen = {"missed": subscriber.view.missed, "refused": dict(subscriber.view.refused)}
+    typer.echo(json.dumps(seen))
+    subscriber.close()
 
 
 def _uplink(slot: int) -> bool:

@@ -20,8 +20,8 @@ def bench(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFix
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "0")
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["ranloom.spare", "bench", *arguments])
+    def run(*arguments: str, command_name: str = "bench") -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["ranloom.spare", command_name, *arguments])
         with pytest.raises(SystemExit) as left:
             command.main()
         shown = capsys.readouterr()
@@ -64,6 +64,27 @@ def test_virtual_run(bench: Run, tmp_path: Path) -> None:
 )
 def test_refusals_are_one_line(bench: Run, arguments: tuple[str, ...], message: str) -> None:
     code, shown, error = bench(*arguments)
+    assert code == 2
+    assert shown == ""
+    assert message in error
+    assert len(error.strip().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("publish", ("--address", "tcp://0.0.0.0:5570", "--lead-slots", "15"), "lead_slots: 15"),
+        ("publish", ("--address", "x", "--reservations", "none.parquet"), "none.parquet: "),
+        ("publish", ("--address", "x", "--slot-us", "0"), "slot_us"),
+        ("watch", ("--address", "tcp://example.org:5570"), "budget channel: address"),
+        ("watch", ("--address", "tcp://127.0.0.1:1", "--lease-s", "0"), "budget view: lease_s"),
+        ("watch", ("--address", "tcp://127.0.0.1:1", "--window-s", "0"), "a window of slots"),
+    ],
+)
+def test_channel_commands_refuse_in_one_line(
+    bench: Run, name: str, arguments: tuple[str, ...], message: str
+) -> None:
+    code, shown, error = bench(*arguments, command_name=name)
     assert code == 2
     assert shown == ""
     assert message in error
