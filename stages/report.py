@@ -39,6 +39,7 @@ TABLES = (
     ("generate_traces", "timeline"),
     ("generate_traces", "cells"),
     ("replay_spare", "coexistence"),
+    ("replay_spare", "sensitivity"),
     ("aggregate_updates", "transfers"),
     ("aggregate_updates", "updates"),
     ("plan_windows", "windows"),

@@ -28,6 +28,7 @@ class TrainingSetup:
         sequence_length: tokens of a sample.
         micro_batch_samples: samples in a micro-batch.
         seed: of text, order, initial values and dropout.
+        check_pairs: probe pairs with which each site checks its matrix products; 0 checks none.
     """
 
     model: ModelConfig
@@ -37,6 +38,7 @@ class TrainingSetup:
     sequence_length: int
     micro_batch_samples: int
     seed: int
+    check_pairs: int = 0
 
     def with_absolute_source(self) -> TrainingSetup:
         """The same with a path that holds in any working folder."""
@@ -59,7 +61,10 @@ class TrainingSetup:
     def workload(self, device: str) -> Workload:
         """Everything that a site needs to compute."""
         corpus = self.corpus()
-        return Workload(self.model, self.optimizer, corpus, self.order(corpus), self.seed, device)
+        order = self.order(corpus)
+        return Workload(
+            self.model, self.optimizer, corpus, order, self.seed, device, self.check_pairs
+        )
 
     def facts(self, corpus: Corpus) -> str:
         """What has to be equal on every site, as JSON; the text counts by its content."""

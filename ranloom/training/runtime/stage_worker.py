@@ -7,11 +7,13 @@ them (evicted, or the task came from elsewhere) the backward pass recomputes the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ranloom.spare.checked_products import CheckedProducts
 from ranloom.training.data import Corpus, SampleOrder
 from ranloom.training.opt_model import ModelConfig, OptStage, parameter_shapes
 from ranloom.training.optimizer import (
@@ -36,6 +38,7 @@ class Workload:
         order: which samples a micro-batch holds.
         seed: of initial values and dropout.
         device: torch device on which the stage computes; exchanged tensors live on the CPU.
+        check_pairs: probe pairs with which each matrix product is checked; 0 checks none.
     """
 
     model: ModelConfig
@@ -44,6 +47,7 @@ class Workload:
     order: SampleOrder
     seed: int
     device: str = "cpu"
+    check_pairs: int = 0
 
     def names(self, first_layer: int, end_layer: int) -> tuple[str, ...]:
         """Names of the parameters in a range of layers, ascending."""
@@ -181,11 +185,16 @@ class StageWorker:
 
     Args:
         layers: the stage's layers.
+
+    Attributes:
+        checks: what checks the products, None where nothing does.
     """
 
     def __init__(self, layers: TrainedLayers) -> None:
         self.layers = layers
         self._kept: dict[tuple[int, int], _Pass] = {}
+        pairs = layers.workload.check_pairs
+        self.checks = CheckedProducts(pairs) if pairs else None
 
     @property
     def is_last(self) -> bool:
@@ -229,7 +238,8 @@ class StageWorker:
         if gradient is None:
             gradient = torch.ones_like(kept.output)
         wanted = parameters if kept.entered is None else (kept.entered, *parameters)
-        found = torch.autograd.grad(kept.output, wanted, gradient.to(kept.output.device))
+        with self.checks or nullcontext():
+            found = torch.autograd.grad(kept.output, wanted, gradient.to(kept.output.device))
         input_gradient = None
         if kept.entered is not None:
             input_gradient, found = found[0].cpu(), found[1:]
@@ -244,4 +254,5 @@ class StageWorker:
         leaf = None
         if entering is not None:
             leaf = entering.to(workload.device).detach().requires_grad_()
-        return _Pass(leaf, self.layers.module(leaf, batch.to(workload.device)))
+        with self.checks or nullcontext():
+            return _Pass(leaf, self.layers.module(leaf, batch.to(workload.device)))
