@@ -6,6 +6,7 @@ import json
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGKILL
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +18,13 @@ from ranloom.training.data import VOCABULARY
 from ranloom.training.messages import NoteKind
 from ranloom.training.opt_model import ModelConfig, even_boundaries
 from ranloom.training.optimizer import OptimizerConfig
-from ranloom.training.runtime.live import LiveConfig, LiveResult, run_live
+from ranloom.training.runtime.decisions import write_events
+from ranloom.training.runtime.live import Fault, LiveConfig, run_live
 from ranloom.training.runtime.pacing import Budget, BudgetCut
+from ranloom.training.runtime.peer_messages import COORDINATOR, site_name
+from ranloom.training.runtime.progress import StepBar, StepStream
 from ranloom.training.runtime.setup import TrainingSetup, layer_costs
+from ranloom.training.runtime.summary import live_metrics, notes_table
 from ranloom.training.settings import CoordinatorSettings
 from stages._train_params import Params
 
@@ -54,6 +59,8 @@ def live_settings(params: Params) -> CoordinatorSettings:
     return replace(
         settings,
         micro_batch_limit=live.steps * live.step_micro_batches,
+        checkpoint_steps=live.checkpoint_steps,
+        mlr_threshold=live.mlr_threshold,
         control_interval_s=live.control_interval_s,
         hop_s=live.hop_ms / 1000.0,
         lease_s=live.lease_s,
@@ -81,59 +88,57 @@ def live_config(params: Params, folder: Path) -> LiveConfig:
         budgets=budgets,
         folder=folder,
         deadline_s=live.deadline_s,
+        faults=live_faults(params),
     )
+
+
+def live_faults(params: Params) -> tuple[Fault, ...]:
+    """A site dies holding committed work and comes back; the coordinator dies and comes back."""
+    faults = params.live.faults
+    found = []
+    if faults.kill_step >= 0:
+        victim = site_name(faults.kill_site)
+        back_s = faults.back_after_s
+        found.append(Fault(victim, SIGKILL, NoteKind.COMMITTED, faults.kill_step, True, 1, back_s))
+    if faults.crash_step >= 0:
+        back_s = faults.back_after_s
+        found.append(
+            Fault(COORDINATOR, SIGKILL, NoteKind.COMMITTED, faults.crash_step, False, 2, back_s)
+        )
+    return tuple(found)
 
 
 def measure_live(params: Params, outputs: Outputs) -> dict[str, Any]:
     """Train for real, write what happened to ``measured/``, and return the figures."""
+    setup = live_setup(params)
+    tokens = float(setup.corpus().lengths.mean())
+    stream = StepStream(lambda name, v, step: outputs.live(f"live/{name}", v, step), tokens)
+    with (
+        tempfile.TemporaryDirectory(prefix="ranloom-live-") as scratch,
+        StepBar(params.live.steps) as bar,
+    ):
+        config = live_config(params, Path(scratch) / "run")
 
-    def watch(note: dict[str, object]) -> None:
-        if note.get("kind") == NoteKind.STEP_REDUCED:
-            outputs.live("live/samples", float(str(note["value"])), int(str(note["step"])))
+        def watch(note: dict[str, object]) -> None:
+            stream(note)
+            bar(note)
 
-    with tempfile.TemporaryDirectory(prefix="ranloom-live-") as scratch:
-        done = run_live(live_config(params, Path(scratch) / "run"), watch)
-    _write_events(done, outputs)
-    save_file(dict(sorted(done.proof.weights.items())), outputs.measured("weights.safetensors"))
-    outputs.measured("losses.json").write_text(
-        json.dumps({"loss": done.proof.reference.losses}, indent=2) + "\n", encoding="utf-8"
+        done = run_live(config, watch)
+    write_events(
+        outputs.measured("events.parquet"),
+        done.events,
+        config.settings,
+        config.layout,
+        layer_costs(config.setup),
     )
-    reopened = [n for _, n in done.notes if n.kind is NoteKind.REOPENED]
+    pq.write_table(pa.table(notes_table(done.notes)), outputs.measured("notes.parquet"))
+    save_file(dict(sorted(done.proof.weights.items())), outputs.measured("weights.safetensors"))
+    losses = {"step": done.proof.audit.steps, "loss": done.proof.reference.losses}
+    outputs.measured("losses.json").write_text(
+        json.dumps(losses, indent=2) + "\n", encoding="utf-8"
+    )
     return {
-        "sites": len(params.live.budget_shares),
-        "steps": len(done.proof.audit.steps),
-        "tokens_per_s": done.tokens_per_s,
-        "final_loss": done.final_loss,
-        "weights_rel_error": done.proof.weights_rel_error,
-        "samples_lost": done.proof.samples_lost,
-        "samples_doubled": done.proof.samples_doubled,
+        **live_metrics(config, done),
         "proven": done.proof.holds,
-        "reroutes": done.count(NoteKind.REROUTED),
-        "deferrals": done.count(NoteKind.DEFERRED),
-        "speculations": done.count(NoteKind.SPECULATED),
-        "deaths_after_commit": len({(n.site, n.step) for n in reopened}),
-        "rejected_stale": sum(done.rejected().values()),
-        "mlr_events": done.count(NoteKind.REBALANCED),
-        "coordinator_recoveries": done.count(NoteKind.RECOVERED),
-        "start_s": done.start_s,
         "seconds": done.seconds,
     }
-
-
-def _write_events(done: LiveResult, outputs: Outputs) -> None:
-    notes = done.notes
-    pq.write_table(
-        pa.table(
-            {
-                "time_s": pa.array([time_s for time_s, _ in notes], pa.float64()),
-                "kind": pa.array([note.kind.value for _, note in notes], pa.string()),
-                "step": pa.array([note.step for _, note in notes], pa.int32()),
-                "site": pa.array([note.site for _, note in notes], pa.int32()),
-                "stage": pa.array([note.stage for _, note in notes], pa.int32()),
-                "micro_batch": pa.array([note.micro_batch for _, note in notes], pa.int32()),
-                "value": pa.array([note.value for _, note in notes], pa.float64()),
-                "reason": pa.array([note.reason for _, note in notes], pa.string()),
-            }
-        ),
-        outputs.measured("events.parquet"),
-    )

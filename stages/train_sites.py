@@ -82,6 +82,9 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
         yield Fault(f"{block}.live.budget_shares", shares, f"allowed: one a site, {places}")
     if live.cut_site >= places:
         yield Fault(f"{block}.live.cut_site", live.cut_site, f"allowed: 0 to {places - 1}")
+    if live.faults.kill_site >= places:
+        site = live.faults.kill_site
+        yield Fault(f"{block}.live.faults.kill_site", site, f"allowed: 0 to {places - 1}")
     if live.stages > live.layers:
         yield Fault(f"{block}.live.stages", live.stages, f"allowed: up to {live.layers} (layers)")
     if live.width % live.heads:

@@ -25,6 +25,7 @@ WITHOUT_EFFECT = frozenset(
         "_holders",  # cache of the pools
         "_busy_since_s",  # only its distance to the present time counts, and time stands still
         "statistics",  # counters
+        "_loss",  # for a note
         "_run",  # number of an occupation; completions follow at once
         "_world",
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, get_args, get_type_hints
@@ -359,17 +359,24 @@ def _warm_up(config: CoordinatorConfig) -> None:
     core.handle(Tick(), 0.0)
 
 
-def replay(config: CoordinatorConfig) -> Iterator[tuple[float, Note]]:
-    """Every note of a run, from its log: (time, note). Nothing else than the log is consulted."""
-    core = new_core(config)
+def logged_events(config: CoordinatorConfig) -> Iterator[tuple[float, Event]]:
+    """(time, event) of everything in the log of a run."""
     log = EventLog(config.folder / "coordinator.sqlite", LOG_CODEC)
     try:
-        for now_s, event in log.events():
-            for action in core.handle(event, now_s):
-                if isinstance(action, Note):
-                    yield now_s, action
+        yield from log.events()
     finally:
         log.close()
+
+
+def replay(
+    config: CoordinatorConfig, events: Iterable[tuple[float, Event]] | None = None
+) -> Iterator[tuple[float, Note]]:
+    """Every note of a run, (time, note), from its events alone; read from its log if not given."""
+    core = new_core(config)
+    for now_s, event in logged_events(config) if events is None else events:
+        for action in core.handle(event, now_s):
+            if isinstance(action, Note):
+                yield now_s, action
 
 
 def note_fields(note: Note) -> dict[str, Any]:

@@ -398,7 +398,6 @@ class Site:
         """A micro-batch is complete: nothing of it is needed but its gradient."""
         if key in books.tasks:
             self._drop_task(books.tasks[key], books)
-        books.done.pop(key, None)
         books.worker.evict([(key.step, key.micro_batch)])
         self._exchange.release([(key.step, key.micro_batch)])
 
