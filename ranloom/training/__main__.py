@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from ranloom.errors import InputError
 from ranloom.training.checkpoint import load_checkpoint, load_stages, with_opt_names
+from ranloom.training.opt_model import ModelConfig
 from ranloom.training.runtime.coordinator_process import CoordinatorConfig, run_coordinator
 from ranloom.training.runtime.event_log import LogWriteError
 from ranloom.training.runtime.pacing import Budget
@@ -129,6 +130,8 @@ def export(
     stored = [load_checkpoint(part) for part in parts]
     newest = max(part.version for part in stored)
     whole = load_stages(checkpoints, stored[0].model, newest if version < 0 else version)
+    if not isinstance(whole.model, ModelConfig):
+        raise InputError(str(checkpoints), "a list of layers", "allowed: checkpoints of a decoder")
     save_file(with_opt_names(whole.weights), target)
 
 

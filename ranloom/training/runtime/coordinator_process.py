@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, get_args, get_type_hints
 
+from ranloom.errors import InputError
 from ranloom.training.coordinator import Coordinator
 from ranloom.training.costs import LayerCosts
 from ranloom.training.layout import Layout
@@ -84,6 +85,11 @@ class CoordinatorConfig:
     gather_s: float
     stop_patience_s: float
     give_up_s: float
+
+    def __post_init__(self) -> None:
+        tied, needed = self.settings.tied_embeddings, self.setup.model.tied
+        if tied != needed:
+            raise InputError("settings.tied_embeddings", tied, f"allowed: {needed} (the model)")
 
 
 @dataclass

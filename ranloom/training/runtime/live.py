@@ -337,8 +337,9 @@ class _Run:
             if fault.signal is signal.SIGSTOP:
                 children.signal(fault.victim, signal.SIGCONT)
                 continue
-            is_wanted = fault.victim == COORDINATOR or self._more_to_do(children)
-            if is_wanted and children.wait(fault.victim, 0.0):
+            if not children.wait(fault.victim, 0.0):
+                self._returns.append((now_s, fault))  # it is still dying
+            elif fault.victim == COORDINATOR or self._more_to_do(children):
                 self._start(children, fault.victim)
 
     def _more_to_do(self, children: Children) -> bool:
