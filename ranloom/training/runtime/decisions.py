@@ -81,9 +81,11 @@ def replay_events(path: Path) -> Iterator[tuple[float, Action]]:
         found = json.loads((table.schema.metadata or {})[_STARTED_WITH])
         settings = TypeAdapter(CoordinatorSettings).validate_python(found["settings"])
         layout = TypeAdapter(Layout).validate_python(found["layout"])
-        costs = LayerCosts(
-            **{n: np.array(v) if isinstance(v, list) else v for n, v in found["costs"].items()}
-        )
+        costs_found: dict[str, Any] = {
+            name: np.array(value) if isinstance(value, list) else value
+            for name, value in found["costs"].items()
+        }
+        costs = LayerCosts(**costs_found)
     except (OSError, pa.ArrowInvalid, KeyError, ValueError, TypeError) as error:
         what = str(error).split("\n")[0]
         raise InputError(str(path), what, "allowed: the events of a run") from None
