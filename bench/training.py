@@ -332,10 +332,11 @@ def recovery(scratch: Path) -> dict[str, float]:
     recovered: list[float] = []
 
     def watch(note: dict[str, object]) -> None:
-        now_s = time.monotonic()
+        wall_s = float(str(note["wall_s"]))
         if note["kind"] == NoteKind.RECOVERED:
-            recovered.append(now_s - last_s[0])
-        last_s[0] = now_s
+            recovered.append(wall_s - last_s[0])
+        if not recovered:
+            last_s[0] = wall_s
 
     crash = Fault("coordinator", signal.SIGKILL, NoteKind.COMMITTED, 2, count=5, back_after_s=0.0)
     result = live(scratch / "recovery", 5, 0.02, faults=(crash,), watch=watch)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from signal import SIGKILL
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from safetensors.torch import save_file
 
 from pipeline.io import Outputs
+from ranloom.training.capacity_traces import draw_traces, trace_pool
 from ranloom.training.data import VOCABULARY
 from ranloom.training.messages import NoteKind
 from ranloom.training.opt_model import ModelConfig, even_boundaries
@@ -67,8 +70,24 @@ def live_settings(params: Params) -> CoordinatorSettings:
     )
 
 
-def live_config(params: Params, folder: Path) -> LiveConfig:
-    """The whole live run: unequal budgets, and one that is cut for some steps."""
+def live_traces(params: Params, spare: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Spare compute of each live site by second, relative to its mean [N, K]."""
+    own = params.sim.weaver
+    pool = trace_pool(spare, params.sim.scenarios, own.controller, own.mechanism)
+    sites = len(params.live.budget_shares)
+    seconds = int(np.ceil(params.live.deadline_s / params.live.second_s))
+    traces = draw_traces(pool, sites, seconds, params.base.seed)
+    return np.asarray(traces / traces.mean(axis=1, keepdims=True))
+
+
+def live_config(params: Params, traces: np.ndarray, folder: Path) -> LiveConfig:
+    """The whole live run: unequal budgets that follow spare traces, one cut for some steps.
+
+    Args:
+        params: of the stage.
+        traces: relative spare compute of each site by second [N, K].
+        folder: new folder for the run.
+    """
     live = params.live
     setup = live_setup(params)
     boundaries = even_boundaries(live.layers, live.stages)
@@ -77,7 +96,11 @@ def live_config(params: Params, folder: Path) -> LiveConfig:
     full_tflops = task_flop / (live.task_ms / 1000.0) / 1e12
     cut = BudgetCut(live.cut_steps[0], live.cut_steps[1], live.cut_left)
     budgets = tuple(
-        Budget((full_tflops * share,), cuts=(cut,) if site == live.cut_site else ())
+        Budget(
+            tuple((full_tflops * share * traces[site]).tolist()),
+            live.second_s,
+            (cut,) if site == live.cut_site else (),
+        )
         for site, share in enumerate(live.budget_shares)
     )
     return LiveConfig(
@@ -108,8 +131,16 @@ def live_faults(params: Params) -> tuple[Fault, ...]:
     return tuple(found)
 
 
-def measure_live(params: Params, outputs: Outputs) -> dict[str, Any]:
-    """Train for real, write what happened to ``measured/``, and return the figures."""
+def measure_live(
+    params: Params, spare: Mapping[str, np.ndarray], outputs: Outputs
+) -> dict[str, Any]:
+    """Train for real, write what happened to ``measured/``, and return the figures.
+
+    Args:
+        params: of the stage.
+        spare: columns of ``spare.parquet``.
+        outputs: of the stage.
+    """
     setup = live_setup(params)
     tokens = float(setup.corpus().lengths.mean())
     stream = StepStream(lambda name, v, step: outputs.live(f"live/{name}", v, step), tokens)
@@ -117,7 +148,7 @@ def measure_live(params: Params, outputs: Outputs) -> dict[str, Any]:
         tempfile.TemporaryDirectory(prefix="ranloom-live-") as scratch,
         StepBar(params.live.steps) as bar,
     ):
-        config = live_config(params, Path(scratch) / "run")
+        config = live_config(params, live_traces(params, spare), Path(scratch) / "run")
 
         def watch(note: dict[str, object]) -> None:
             stream(note)

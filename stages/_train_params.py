@@ -193,6 +193,9 @@ class LiveParams(StageParams):
     micro_batch_samples: int = Field(ge=1, description="samples of a micro-batch")
     step_micro_batches: int = Field(ge=1, description="micro-batches of a step")
     task_ms: float = Field(gt=0, le=60_000, description="a forward task at full budget, ms")
+    second_s: float = Field(
+        gt=0, le=60, description="a second of spare.parquet lasts so long here, s"
+    )
     budget_shares: tuple[float, ...] = Field(min_length=2, description="budget of each site")
     cut_site: int = Field(ge=0, description="site whose budget is cut")
     cut_steps: tuple[int, int] = Field(description="from which step until which")

@@ -24,6 +24,7 @@ from ranloom.report.data import ReportData, load_published
 from ranloom.report.document import compose
 from ranloom.report.fidelity import COMPARISONS, compare, metrics
 from ranloom.report.page import write
+from ranloom.report.sections.training_live import NOTES as LIVE_NOTES
 
 STAGES = (
     "profile_lut",
@@ -65,7 +66,10 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     data = ReportData(
         metrics={stage: inputs.json(f"metrics_{stage}") for stage in STAGES},
         measured={stage: _measured(inputs.path(f"measured_{stage}")) for stage in MEASURED},
-        tables={f"{s}.{o}": inputs.path(f"{s}_{o}") for s, o in TABLES},
+        tables={
+            **{f"{s}.{o}": inputs.path(f"{s}_{o}") for s, o in TABLES},
+            LIVE_NOTES: inputs.path("measured_train_sites") / "notes.parquet",
+        },
         published=load_published(inputs.path("published")),
     )
     rows = compare(data, COMPARISONS)

@@ -117,7 +117,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     outputs.table("timeline", _columns(TIMELINE, _timeline_rows(params, dynamic_runs)))
     outputs.table("scaling", _columns(SCALING, points))
     metrics["reference"] = _reference(params, outputs)
-    measured = {"real": measure_live(params, outputs)}
+    measured = {"real": measure_live(params, spare, outputs)}
     return Result(metrics, measured)
 
 

@@ -102,7 +102,12 @@ def site(
             bind=bind,
             coordinator=coordinator,
             setup=described.setup,
-            settings=SiteSettings(retry_s=1.0, grace_s=0.5, checkpoints=described.checkpoints),
+            settings=SiteSettings(
+                retry_s=1.0,
+                grace_s=0.5,
+                checkpoints=described.checkpoints,
+                unmerged_limit=described.settings.window,
+            ),
             limits=LinkLimits(),
             budget=Budget(tuple(tflops), interval_s),
             forward_flop=tuple(costs.forward_flop.tolist()),

@@ -231,7 +231,8 @@ class CoordinatorProcess:
 
     def _dispatch(self, action: Any, now_s: float) -> None:
         if isinstance(action, Note):
-            self._notes.write(json.dumps({"now_s": now_s, **note_fields(action)}) + "\n")
+            times = {"now_s": now_s, "wall_s": time.time()}
+            self._notes.write(json.dumps(times | note_fields(action)) + "\n")
             if action.kind is NoteKind.SITE_LOST:
                 self._lines.pop(action.site, None)
         elif isinstance(action, Fence):

@@ -287,6 +287,7 @@ class _Run:
                 retry_s=1.0,
                 grace_s=0.5,
                 checkpoints=config.folder / "checkpoints",
+                unmerged_limit=config.settings.window,
             ),
             limits=self._limits,
             budget=config.budgets[site],

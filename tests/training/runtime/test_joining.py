@@ -61,7 +61,9 @@ def run(tmp_path):
                     bind="tcp://127.0.0.1:*",
                     coordinator=(tmp_path / "coordinator.address").read_text(),
                     setup=setup,
-                    settings=SiteSettings(retry_s=0.2, grace_s=0.2, checkpoints=tmp_path),
+                    settings=SiteSettings(
+                        retry_s=0.2, grace_s=0.2, checkpoints=tmp_path, unmerged_limit=6
+                    ),
                     limits=LinkLimits(),
                     budget=Budget((1.0,)),
                     forward_flop=tuple(config.costs.forward_flop.tolist()),

@@ -131,6 +131,23 @@ def test_tensors_that_do_not_fit_are_not_taken(virtual_config, monkeypatch):
     assert {"Supply", "PartialSum", "TiedSum", "Total"} <= spoilt.keys()
 
 
+def test_unmerged_gradients_stay_within_the_window(virtual_config, monkeypatch):
+    held = Counter()
+    rates = replace(DEATHS, cut_per_s=0.8)
+
+    def watched(self, running, seconds):
+        complete(self, running, seconds)
+        if self._books is not None:
+            held[len(self._books.held)] += 1
+
+    complete = Site.complete
+    monkeypatch.setattr(Site, "complete", watched)
+    assert_holds(run(virtual_config(3, rates, window=2, micro_batch_limit=24)))
+    # One more for each micro-batch that comes below all of those held.
+    assert held[2] > 0
+    assert max(held) <= 4
+
+
 def test_adamw_state_moves_with_the_layers(virtual_config):
     setup = replace(SETUP, optimizer=OptimizerConfig("adamw", 0.01, weight_decay=0.1))
     commits = 0
