@@ -46,6 +46,9 @@ def coordinator(
     run: RunArgument,
     folder: FolderOption,
     bind: Annotated[str, typer.Option(help="address to listen at")] = "tcp://127.0.0.1:7000",
+    replica: Annotated[
+        Path | None, typer.Option(help="second file for the log, on storage of another host")
+    ] = None,
     keys: KeysOption = None,
     trusted: TrustedOption = False,
 ) -> None:
@@ -68,6 +71,7 @@ def coordinator(
             gather_s=described.settings.control_interval_s / 10.0,
             stop_patience_s=10.0,
             give_up_s=described.give_up_s,
+            log_replica=replica,
         )
     )
 

@@ -78,6 +78,7 @@ class CoordinatorConfig:
         gather_s: least time between two syncs of the log; events that come meanwhile share one.
         stop_patience_s: time given to the sites to write their final weights.
         give_up_s: the process ends by itself after this time, whatever happens.
+        log_replica: second file for the log, on storage that outlives this host; None for none.
     """
 
     identity: Identity
@@ -93,6 +94,7 @@ class CoordinatorConfig:
     gather_s: float
     stop_patience_s: float
     give_up_s: float
+    log_replica: Path | None = None
 
     def __post_init__(self) -> None:
         tied, needed = self.settings.tied_embeddings, self.setup.model.tied
@@ -120,7 +122,7 @@ class CoordinatorProcess:
 
     def __init__(self, config: CoordinatorConfig) -> None:
         self._config = config
-        self._log = EventLog(config.folder / "coordinator.sqlite", LOG_CODEC)
+        self._log = EventLog(config.folder / "coordinator.sqlite", LOG_CODEC, config.log_replica)
         bind = self._log.fact("address") or config.bind
         self._endpoint = Endpoint(config.identity, CODEC, bind, config.limits)
         self._facts = config.setup.facts(config.setup.corpus())

@@ -38,7 +38,7 @@ from ranloom.training.runtime.transport import Identity, LinkLimits, keyring
 from ranloom.training.settings import CoordinatorSettings
 
 _STOP_PATIENCE_S = 5.0
-_START_PATIENCE_S = 30.0
+_START_PATIENCE_S = 120.0  # a busy machine imports torch for a minute
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class LiveConfig:
         replicas: replicas D; sites number through the first replica, then the second, and so on.
         budgets: spare compute of each site; more budgets than places are sites in reserve.
         folder: new folder for journals, log, checkpoints, final weights and output of processes.
-        deadline_s: the run is given up after this time.
+        deadline_s: the run is given up this time after the coordinator has started.
         faults: what happens to processes.
         secure: CURVE on every link; False declares all links (loopback) trusted.
         heartbeat_s: longest silence between coordinator and site.
@@ -176,7 +176,7 @@ def run_live(
     config.folder.mkdir(parents=True)
     run = _Run(config, watch)
     with Children(config.folder) as children:
-        run.supervise(children, began_s)
+        run.supervise(children)
     events = list(logged_events(run.coordinator))
     notes = list(replay(run.coordinator, events))
     copies = [load_checkpoint(path) for path in sorted(config.folder.glob("final-site-*"))]
@@ -239,9 +239,8 @@ class _Run:
         self._returns: list[tuple[float, Fault]] = []
         self._notes_read = 0
 
-    def supervise(self, children: Children, began_s: float) -> None:
+    def supervise(self, children: Children) -> None:
         """Start everything, let faults happen, wait for the end."""
-        deadline_s = began_s + self._config.deadline_s
         started_s = time.monotonic()
         self._start(children, COORDINATOR)
         address = self._config.folder / "coordinator.address"
@@ -250,7 +249,9 @@ class _Run:
         )
         if not found or not address.exists():
             raise LiveRunError(f"the coordinator did not start: {children.last_words(COORDINATOR)}")
-        self.coordinator_start_s = time.monotonic() - started_s
+        now_s = time.monotonic()
+        self.coordinator_start_s = now_s - started_s
+        deadline_s = now_s + self._config.deadline_s
         for site in range(len(self._config.budgets)):
             self._start(children, site_name(site))
         notes = self._config.folder / "notes.jsonl"

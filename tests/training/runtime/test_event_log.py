@@ -100,6 +100,39 @@ def test_a_disk_that_is_really_full(tmp_path):
     again.close()
 
 
+def test_a_replica_takes_the_place_of_a_lost_log(tmp_path):
+    path, replica = tmp_path / "log.sqlite", tmp_path / "elsewhere.sqlite"
+    log = EventLog(path, LOG_CODEC, replica)
+    log.set_fact("address", "tcp://127.0.0.1:5555")
+    log.append(1.0, JOINED)
+    log.set_site(2, "tcp://127.0.0.1:6666")
+    log.sync()
+    log.append(2.0, DONE)
+    log.close()
+    for lost in (path, replica):
+        for file in tmp_path.glob(f"{lost.name}*"):
+            file.unlink()
+        again = EventLog(path, LOG_CODEC, replica)
+        assert list(again.events()) == [(1.0, JOINED)]
+        assert again.sites() == {2: "tcp://127.0.0.1:6666"}
+        assert again.fact("address") == "tcp://127.0.0.1:5555"
+        again.close()
+    # A crash between the two syncs leaves one ahead of the other.
+    ahead = EventLog(replica, LOG_CODEC)
+    ahead.append(2.0, DONE)
+    ahead.sync()
+    ahead.close()
+    both = EventLog(path, LOG_CODEC, replica)
+    assert list(both.events()) == [(1.0, JOINED), (2.0, DONE)]
+    both.close()
+    other = EventLog(tmp_path / "other.sqlite", LOG_CODEC)
+    other.append(9.0, Tick())
+    other.sync()
+    other.close()
+    with pytest.raises(InputError, match="replica of this log"):
+        EventLog(tmp_path / "other.sqlite", LOG_CODEC, replica)
+
+
 def test_other_files_and_formats_are_refused(tmp_path):
     garbage = tmp_path / "garbage.sqlite"
     garbage.write_bytes(b"no database at all" * 100)
