@@ -164,6 +164,15 @@ class CircuitParams(StageParams):
     gbps: float = Field(gt=0, description="rate that a circuit adds for training, Gbit/s")
 
 
+class LiveFaults(StageParams):
+    """What happens to processes of the live run."""
+
+    kill_site: int = Field(ge=0, description="site that is killed once it holds committed work")
+    kill_step: int = Field(ge=-1, description="from this step on; -1: no site is killed")
+    crash_step: int = Field(ge=-1, description="the coordinator is killed then; -1: it is not")
+    back_after_s: float = Field(ge=0, le=60, description="killed processes start again after, s")
+
+
 class LiveParams(StageParams):
     """Live run on this machine."""
 
@@ -184,6 +193,9 @@ class LiveParams(StageParams):
     micro_batch_samples: int = Field(ge=1, description="samples of a micro-batch")
     step_micro_batches: int = Field(ge=1, description="micro-batches of a step")
     task_ms: float = Field(gt=0, le=60_000, description="a forward task at full budget, ms")
+    second_s: float = Field(
+        gt=0, le=60, description="a second of spare.parquet lasts so long here, s"
+    )
     budget_shares: tuple[float, ...] = Field(min_length=2, description="budget of each site")
     cut_site: int = Field(ge=0, description="site whose budget is cut")
     cut_steps: tuple[int, int] = Field(description="from which step until which")
@@ -191,6 +203,9 @@ class LiveParams(StageParams):
     control_interval_s: float = Field(gt=0, le=10, description="AIR control interval, s")
     hop_ms: float = Field(ge=0, description="predicted hand-over, ms")
     lease_s: float = Field(gt=0, description="silence after which a site is lost, s")
+    checkpoint_steps: int = Field(ge=0, description="steps between checkpoints; 0: at the end")
+    mlr_threshold: float = Field(gt=0, le=1, description="theta_MLR of the live run")
+    faults: LiveFaults
     deadline_s: float = Field(gt=0, description="the run is given up then, s")
 
 

@@ -70,7 +70,10 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     data = ReportData(
         metrics={stage: inputs.json(f"metrics_{stage}") for stage in STAGES},
         measured={stage: _measured(inputs.path(f"measured_{stage}")) for stage in MEASURED},
-        tables={f"{s}.{o}": inputs.path(f"{s}_{o}") for s, o in TABLES},
+        tables={
+            **{f"{s}.{o}": inputs.path(f"{s}_{o}") for s, o in TABLES},
+            LIVE_NOTES: inputs.path("measured_train_sites") / "notes.parquet",
+        },
         published=load_published(inputs.path("published")),
     )
     rows = compare(data, COMPARISONS)

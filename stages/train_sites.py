@@ -82,6 +82,9 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
         yield Fault(f"{block}.live.budget_shares", shares, f"allowed: one a site, {places}")
     if live.cut_site >= places:
         yield Fault(f"{block}.live.cut_site", live.cut_site, f"allowed: 0 to {places - 1}")
+    if live.faults.kill_site >= places:
+        site = live.faults.kill_site
+        yield Fault(f"{block}.live.faults.kill_site", site, f"allowed: 0 to {places - 1}")
     if live.stages > live.layers:
         yield Fault(f"{block}.live.stages", live.stages, f"allowed: up to {live.layers} (layers)")
     if live.width % live.heads:
@@ -114,7 +117,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     outputs.table("timeline", _columns(TIMELINE, _timeline_rows(params, dynamic_runs)))
     outputs.table("scaling", _columns(SCALING, points))
     metrics["reference"] = _reference(params, outputs)
-    measured = {"real": measure_live(params, outputs)}
+    measured = {"real": measure_live(params, spare, outputs)}
     return Result(metrics, measured)
 
 

@@ -149,6 +149,7 @@ def test_tables_metrics_and_determinism(block, paths, tmp_path, monkeypatch):
         ({"dynamic": {"drop_left": [0.9, 0.1]}}, "dynamic.drop_left"),
         ({"live": {"budget_shares": [1.0, 1.0, 1.0]}}, "live.budget_shares"),
         ({"live": {"cut_site": 4}}, "live.cut_site"),
+        ({"live": {"faults": {"kill_site": 4}}}, "live.faults.kill_site"),
         ({"live": {"stages": 5}}, "live.stages"),
         ({"live": {"heads": 3}}, "live.heads"),
     ],

@@ -8,6 +8,7 @@ from matplotlib.figure import Figure
 from ranloom.report import style
 from ranloom.report.data import ReportData, lookup
 from ranloom.report.page import Grid, Picture, Section
+from ranloom.report.sections import training_live
 
 
 def section(data: ReportData) -> Section:
@@ -43,6 +44,7 @@ def section(data: ReportData) -> Section:
                 _scaling(data),
                 "Predicted throughput by number of sites (Table 7); crosses: published values.",
             ),
+            *training_live.pictures(data),
         ),
         (_table(data),),
         notes=(

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ranloom.spare.checked_products import CheckedProducts
 from ranloom.training.data import Corpus, SampleOrder
-from ranloom.training.opt_model import ModelConfig, OptStage, parameter_shapes
+from ranloom.training.layer_list import LayerListStage, Model
+from ranloom.training.opt_model import OptStage
 from ranloom.training.optimizer import (
     OptimizerConfig,
     OptimizerState,
@@ -32,7 +33,7 @@ class Workload:
     """What is trained; the same on every site.
 
     Args:
-        model: shape of the decoder.
+        model: what is trained.
         optimizer: update rule.
         corpus: the text.
         order: which samples a micro-batch holds.
@@ -41,7 +42,7 @@ class Workload:
         check_pairs: probe pairs with which each matrix product is checked; 0 checks none.
     """
 
-    model: ModelConfig
+    model: Model
     optimizer: OptimizerConfig
     corpus: Corpus
     order: SampleOrder
@@ -51,20 +52,18 @@ class Workload:
 
     def names(self, first_layer: int, end_layer: int) -> tuple[str, ...]:
         """Names of the parameters in a range of layers, ascending."""
-        return tuple(sorted(parameter_shapes(self.model, first_layer, end_layer)))
+        return tuple(sorted(self.model.parameter_shapes(first_layer, end_layer)))
 
     def is_boundary(self, value: Tensor) -> bool:
-        """Whether a tensor can be what one stage hands to the next, or its gradient [B, T, d]."""
-        shape = (
-            self.order.micro_batch_samples,
-            self.corpus.sequence_length,
-            self.model.width,
+        """Whether a tensor can be what one stage hands to the next, or its gradient."""
+        shapes = self.model.boundary_shapes(
+            self.order.micro_batch_samples, self.corpus.sequence_length
         )
-        return value.shape == shape and value.dtype == self.model.torch_dtype
+        return tuple(value.shape) in shapes and value.dtype == self.model.torch_dtype
 
-    def stage(self, first_layer: int, end_layer: int) -> OptStage:
+    def stage(self, first_layer: int, end_layer: int) -> OptStage | LayerListStage:
         """A stage with its initial weights, on the device."""
-        return OptStage(self.model, first_layer, end_layer, self.seed).to(self.device)
+        return self.model.stage(first_layer, end_layer, self.seed).to(self.device)
 
 
 class TrainedLayers:
@@ -98,7 +97,7 @@ class TrainedLayers:
         """
         if first_layer < 0:
             return self.names()
-        wanted = parameter_shapes(self.workload.model, first_layer, end_layer)
+        wanted = self.workload.model.parameter_shapes(first_layer, end_layer)
         return tuple(name for name in self.names() if name in wanted)
 
     def are_sums(self, tensors: Mapping[str, Tensor], names: Iterable[str] | None = None) -> bool:
