@@ -26,8 +26,8 @@ class TransportSettings:
         setup_s: time from a window's start to light that carries data.
         guard_s: time for which ports and channels stay blocked after a window.
         circuit_gbps: rate of an optical circuit.
-        site_ports: optical ports (transceivers) of a node that is no destination.
-        hub_ports: optical ports of a node that demands are destined for.
+        site_ports: optical ports (transceivers) of every node but the hub.
+        hub_ports: optical ports of the hub.
         candidate_paths: paths per node pair that a window may take.
         packet_share: share of each packet link's rate that is granted to these transfers.
     """
@@ -175,8 +175,7 @@ def build_network(
         )
         candidates.append(tuple(_path(graph, tuple(p), index, wavelengths) for p in found))
     routes = tuple(paths[0].links for paths in candidates)
-    destinations = {destination for _, destination in pairs}
-    ports = [settings.hub_ports if n in destinations else settings.site_ports for n in nodes]
+    ports = [settings.hub_ports if n == topology.hub else settings.site_ports for n in nodes]
     return Network(
         nodes=nodes,
         ports=np.array(ports, dtype=np.int64),

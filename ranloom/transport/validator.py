@@ -85,7 +85,7 @@ class _Check:
     ) -> None:
         self.calendar = calendar
         self.reservations = reservations
-        self.graph = topology.graph
+        self.graph, self.hub = topology.graph, topology.hub
         self.settings = settings
         self.demands = {
             demand_id: _Demand(source, destination, size, release / 1e9, deadline / 1e9)
@@ -217,13 +217,12 @@ class _Check:
     # Windows against each other
 
     def _ports(self) -> Iterator[CalendarFault]:
-        ends = {demand.destination for demand in self.demands.values()}
         by_node = defaultdict(list)
         for window in self.calendar.windows:
             for node in (window.source, window.destination):
                 by_node[node].append(window)
         for node, windows in by_node.items():
-            ports = self.settings.hub_ports if node in ends else self.settings.site_ports
+            ports = self.settings.hub_ports if node == self.hub else self.settings.site_ports
             others = [
                 (r.start_ns / 1e9, r.end_ns / 1e9) for r in self.reservations if node in r.nodes
             ]

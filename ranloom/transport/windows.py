@@ -111,6 +111,34 @@ class WindowRules:
         return cluster, int(count)
 
 
+def served(
+    rows: IntArray, ready_ns: int, end_ns: int, demands: Demands, circuit_gbps: float
+) -> tuple[IntArray, IntArray]:
+    """Riders that a window of fixed length serves in time, in the order of their releases.
+
+    Args:
+        rows: demands that want to ride.
+        ready_ns: light is there and free.
+        end_ns: end of the window.
+        demands: with the releases that occur or are expected.
+        circuit_gbps: rate of light.
+
+    Returns:
+        Rows that arrive before the window and their deadline end, and when; the others would
+        be too late and are left out.
+    """
+    rows = rows[np.argsort(demands.release_ns[rows], kind="stable")]
+    transmit = work_ns(demands.bytes[rows], circuit_gbps)
+    stays, finish, clock = [], [], ready_ns
+    for row, sending in zip(rows.tolist(), transmit.tolist(), strict=True):
+        end = max(clock, int(demands.release_ns[row])) + sending
+        if end <= min(end_ns, int(demands.deadline_ns[row])):
+            clock = end
+            stays.append(row)
+            finish.append(end)
+    return np.array(stays, dtype=np.int64), np.array(finish, dtype=np.int64)
+
+
 @njit(cache=True)
 def _earliest_end(
     members: IntArray, count: int, release: IntArray, transmit: IntArray, ready: int
