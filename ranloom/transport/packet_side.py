@@ -54,8 +54,11 @@ class PacketSide:
             for rows in stretches(demands, np.flatnonzero(np.isin(pair_of, mine))):
                 covers = []
                 for link, pairs in users.items():
+                    passing = rows[np.isin(pair_of[rows], pairs)]
+                    if len(passing) == 0:
+                        continue  # nothing of this stretch of time
                     server = Server.of(
-                        rows[np.isin(pair_of[rows], pairs)],
+                        passing,
                         demands.bytes,
                         demands.release_ns,
                         demands.deadline_ns,

@@ -131,17 +131,8 @@ class RollingPlan:
     def reservations(self) -> tuple[Reservation, ...]:
         """Optical use that what is to come respects: that of others, and committed windows."""
         guard = self.network.settings.guard_ns
-        mine = [
-            Reservation(
-                nodes=(w.source, w.destination),
-                links=tuple(pairwise(w.path)),
-                wavelength=w.wavelength,
-                start_ns=w.start_ns,
-                end_ns=w.end_ns + guard,
-            )
-            for w in self.committed()
-            if w.end_ns + guard > self.now_ns
-        ]
+        live = [w for w in self.committed() if w.end_ns + guard > self.now_ns]
+        mine = [Reservation.of_window(window, guard) for window in live]
         return (*self.rules.reservations, *mine)
 
     def advance(self, to_ns: int) -> None:
@@ -285,7 +276,7 @@ class RollingPlan:
         before = self._plan
         rows, demands = self._rows, self._left()
         known = set(self.network.pairs)
-        reachable = np.array([pair in known for pair in _pairs(demands)], dtype=np.bool_)
+        reachable = np.array([pair in known for pair in demands.pairs()], dtype=np.bool_)
         open_ = reachable & (demands.deadline_ns > self.now_ns)
         local = np.flatnonzero(open_)
         fresh = demands.take(local)
@@ -332,7 +323,7 @@ class RollingPlan:
             return
         plan = self._plan
         ends = (window.source, window.destination)
-        idle = np.array([pair == ends for pair in _pairs(plan.demands)], dtype=np.bool_)
+        idle = np.array([pair == ends for pair in plan.demands.pairs()], dtype=np.bool_)
         idle &= (plan.mode != PACKET) & (self._left_bits[self._rows] >= self._bits[self._rows])
         for row in self._rows[idle]:
             lit = window.start_ns + window.setup_ns
@@ -419,10 +410,6 @@ class RollingPlan:
                 np.array(gbps, dtype=np.float64),
             ),
         )
-
-
-def _pairs(demands: Demands) -> list[tuple[str, str]]:
-    return list(zip(demands.source.tolist(), demands.destination.tolist(), strict=True))
 
 
 def _places(plan: Plan) -> set[tuple[tuple[str, ...], int]]:
