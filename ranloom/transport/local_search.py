@@ -224,6 +224,8 @@ def unload(state: PlanState) -> None:
         packet = (state.mode == PACKET) | riders
         nothing = np.zeros(len(state.points), dtype=np.bool_)
         state.side.relieve(number, packet, nothing, riders, state.points)
+        if not state.side.fits(number, packet):
+            continue  # over several bottlenecks a rider that is let in can make others late
         back = part.rows[riders[part.rows] & packet[part.rows]]
         for window in np.unique(state.window_of[back]):
             leaving = back[state.window_of[back] == window]
