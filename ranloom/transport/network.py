@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, pairwise
 
 import networkx as nx
 import numpy as np
 
 from ranloom.errors import InputError
-from ranloom.transport.demands import NS_PER_S, Demands, FloatArray, IntArray
+from ranloom.transport.demands import NS_PER_S, BoolArray, Demands, FloatArray, IntArray
 from ranloom.transport.topology import Topology
 
 
@@ -81,6 +82,19 @@ class LightPath:
 
 
 @dataclass(frozen=True)
+class Bottlenecks:
+    """Binding links whose traffic competes with each other's and nobody else's.
+
+    Args:
+        pairs: [pairs] which pairs use any of them.
+        users: (link, [pairs] which pairs use it), by link.
+    """
+
+    pairs: BoolArray
+    users: tuple[tuple[int, BoolArray], ...]
+
+
+@dataclass(frozen=True)
 class Network:
     """A topology seen by demands between given pairs of nodes.
 
@@ -110,6 +124,22 @@ class Network:
     paths: tuple[tuple[LightPath, ...], ...]
     binding: tuple[tuple[int, ...], ...]
     settings: TransportSettings
+
+    @cached_property
+    def bottlenecks(self) -> tuple[Bottlenecks, ...]:
+        """Binding links that share routes, directly or over others, with the pairs on each."""
+        links = nx.Graph()
+        for binding in self.binding:
+            nx.add_path(links, binding)
+        found = []
+        for members in nx.connected_components(links):
+            users = tuple(
+                (link, np.array([link in binding for binding in self.binding], dtype=np.bool_))
+                for link in sorted(members)
+            )
+            pairs = np.logical_or.reduce([uses for _, uses in users])
+            found.append(Bottlenecks(pairs, users))
+        return tuple(found)
 
     def pair_of(self, demands: Demands) -> IntArray:
         """Pair index of each demand.

@@ -24,8 +24,10 @@ from ranloom.transport.local_search import improve
 from ranloom.transport.network import Network, build_network
 from ranloom.transport.occupancy import Seat
 from ranloom.transport.packet import Segments, work_ns
+from ranloom.transport.packet_side import PacketSide
 from ranloom.transport.plan import MISSED, PACKET, WINDOW, Plan, Window
 from ranloom.transport.planner import construct
+from ranloom.transport.points import no_points
 from ranloom.transport.reservation import Reservation
 from ranloom.transport.state import PlanState
 from ranloom.transport.topology import Topology
@@ -265,12 +267,8 @@ class RollingPlan:
 
     # What is done about it
 
-    def replan(self, *, search: bool = True) -> Choice:
-        """Plan anew what is not committed, with what is known now.
-
-        Args:
-            search: whether to look for another plan; else only what no longer fits moves.
-        """
+    def replan(self) -> Choice:
+        """Plan anew what is not committed, with what is known now."""
         for held in self._committed:
             self._fill(held)
         before = self._plan
@@ -295,7 +293,7 @@ class RollingPlan:
         position[local] = np.arange(len(local))
         self._go_on(state, before, position)
         candidates = [state.finished(before.strategy)]
-        if search and self.rules.effort and len(local):
+        if self.rules.effort and len(local):
             improve(state, self.rules.effort)
             candidates.append(state.finished(before.strategy))
             anew = state.emptied()
@@ -315,6 +313,20 @@ class RollingPlan:
         )
         self.choices.append(choice)
         return choice
+
+    def respread(self) -> None:
+        """Send packets in the order of deadlines with the releases known; nothing else moves.
+
+        Enough where demands are there earlier than planned.
+        """
+        plan, demands = self._plan, self._left()
+        pair_of = self.network.pair_of(demands)
+        side = PacketSide(demands, self.network, pair_of, no_points(len(demands)))
+        packet = plan.mode == PACKET
+        if all(side.fits(part, packet) for part in range(len(side.parts))):
+            finish, segments = side.schedule(packet)
+            finish = np.where(packet, finish, plan.finish_ns)
+            self._plan = replace(plan, demands=demands, finish_ns=finish, segments=segments)
 
     def _fill(self, held: _Committed) -> None:
         """Let waiting rows ride behind a committed window's riders, in the room that is left."""

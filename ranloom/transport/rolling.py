@@ -96,31 +96,33 @@ def roll(
                 ready = max(rolling.now_ns, window.start_ns + window.setup_ns)
                 heappush(events, (ready, _FAIL, index, ("", "")))
         lit = len(rolling.committed())
-        changed, search = False, False
+        earlier, changed = False, False
         while events and events[0][0] <= rolling.now_ns:
             at, kind, which, fibre = heappop(events)
             if kind == _ARRIVE:
                 there[which] = True
                 if at == rolling.release_ns[which]:
                     continue  # as announced
-                search |= bool(slipped[which]) or _short(rolling)
                 rolling.learn(which, at)
+                earlier = True
+                changed |= bool(slipped[which]) or _short(rolling)
             elif kind == _DUE:
                 if there[which]:
                     continue
                 rolling.learn(which, at + margin[which])
                 heappush(events, (at + margin[which], _DUE, which, ("", "")))
                 margin[which] *= 2
-                slipped[which] = search = True
+                slipped[which] = changed = True
             elif kind == _FAIL:
                 rolling.fail(which)
-                search = True
+                changed = True
             else:
                 rolling.cut(*fibre)
-                search = True
-            changed = True
+                changed = True
         if changed:
-            rolling.replan(search=search)
+            rolling.replan()
+        elif earlier:
+            rolling.respread()
     rolling.advance(max(rolling.now_ns, _end_ns(rolling)))
     return Rolled(rolling.result(), tuple(rolling.choices))
 

@@ -191,10 +191,10 @@ def _at_share(
     by_packet: dict[int, Plan] = {}
     pairs = [pair for load in loads for pair in load.demands.pairs()]
     for setup in setup_s if loads else ():
-        network = build_network(
-            topology, pairs, replace(settings, setup_s=setup, packet_share=share)
-        )
-        simulated = simulated_break_even(network)
+        chosen = replace(settings, setup_s=setup, packet_share=share)
+        network = build_network(topology, pairs, chosen)
+        slowest = network.pairs[_narrowest(network)]
+        simulated = simulated_break_even(build_network(topology, [slowest], chosen))
         for number, load in enumerate(loads):
             # Packets know no set-up: one plan serves all set-up times.
             if number not in by_packet:
