@@ -46,7 +46,7 @@ from ranloom.transport.validator import validate  # noqa: E402
 LINKS = LinkDefaults(packet_gbps=10.0, wavelengths=16)
 #: LoRA aggregates of a 7B model: rank 16 on q, v (fp16); all linear, rank 16 and 64.
 PAYLOADS = (16_777_216, 80_000_000, 160_000_000, 320_000_000, 640_000_000)
-EFFORT_LARGE, EFFORT_SMALL = 100, 3_000
+EFFORT_LARGE, EFFORT_SMALL = 100, 10_000
 
 
 def metro(jobs: int, rounds: int, setup_s: float, share: float) -> tuple[Demands, Network]:
@@ -110,7 +110,7 @@ def instance(seed: int) -> tuple[Demands, Topology, Network]:
         site_ports=1,
         hub_ports=int(rng.choice([1, 1, 2])),
         candidate_paths=1,
-        packet_share=float(rng.choice([0.0005, 0.001, 0.002, 0.005, 0.02])),
+        packet_share=float(rng.choice([0.0003, 0.0005, 0.001, 0.002, 0.005])),
     )
     return made, topology, build_network(topology, [(n, HUB) for n in names], settings)
 

@@ -224,18 +224,16 @@ class PlanState:
         if not self._room_at(self.network.pairs[extra.pair][1], jobs):
             return False
         back = self.occupancy.snapshot()
-        for order in orders(jobs):
-            self.occupancy.clear()
-            seats = self.occupancy.seat_all(jobs, order)
-            if all(seat is not None for seat in seats):
-                placed = [(j, s) for j, s in zip(jobs, seats, strict=True) if s is not None]
-                self._moves += [(job, seat, False) for job, seat in before]
-                self._moves += [(job, seat, True) for job, seat in placed]
-                self.placed.update(zip(windows, placed, strict=False))
-                self._register(*placed[-1])
-                return True
-        self.occupancy.restore(back)
-        return False
+        seats = self.occupancy.seat_every(jobs, orders(jobs))
+        if seats is None:
+            self.occupancy.restore(back)
+            return False
+        placed = list(zip(jobs, seats, strict=True))
+        self._moves += [(job, seat, False) for job, seat in before]
+        self._moves += [(job, seat, True) for job, seat in placed]
+        self.placed.update(zip(windows, placed, strict=False))
+        self._register(*placed[-1])
+        return True
 
     def _room_at(self, node: str, jobs: list[Job]) -> bool:
         """Whether the ports of a node are enough for the total length of its windows."""

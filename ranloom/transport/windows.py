@@ -19,6 +19,9 @@ from ranloom.transport.demands import Demands, IntArray
 from ranloom.transport.network import Network
 from ranloom.transport.packet import work_ns
 
+#: Windows that are remembered: local search asks for the same ones again and again.
+_MOST_JOBS = 20_000
+
 
 @dataclass(frozen=True)
 class Job:
@@ -60,9 +63,19 @@ class WindowRules:
         self.now_ns = now_ns
         self.setup_ns = network.settings.setup_ns
         self.transmit_ns = work_ns(demands.bytes, network.settings.circuit_gbps)
+        self._jobs: dict[bytes, Job] = {}
 
     def job(self, pair: int, rows: IntArray) -> Job:
-        """The window that carries these rows."""
+        """The window that carries these rows of a pair."""
+        key = rows.tobytes()
+        found = self._jobs.get(key)
+        if found is None:
+            if len(self._jobs) >= _MOST_JOBS:
+                self._jobs.clear()
+            found = self._jobs[key] = self._job(pair, rows)
+        return found
+
+    def _job(self, pair: int, rows: IntArray) -> Job:
         release = self.demands.release_ns[rows]
         order = np.argsort(release, kind="stable")
         rows, release = rows[order], release[order]
