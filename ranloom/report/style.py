@@ -54,6 +54,7 @@ NAMES = {
     "aggregate_always_window": "aggregate, always windows",
     "per_ue_packet": "per UE, packet",
     "per_ue_static_circuits": "per UE, static circuits",
+    "both_workloads": "both workloads",
 }
 """Name in print."""
 
