@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from scipy.ndimage import maximum_filter1d
 
 from ranloom.errors import InputError
-from ranloom.mac.cell import TRACE_COLUMNS
 from ranloom.mac.kernel import kernel
 from ranloom.mac.model import CellModel
+from ranloom.mac.recorder import TRACE_COLUMNS
 from ranloom.mac.simulate import CellRun
 
 MAX_LABELS = 96  # of a tier; more are thinned out
@@ -144,17 +144,15 @@ def problem_of(run: CellRun, model: CellModel, delay_ms: float) -> Problem:
     per_ms = run.ul_slots / (run.duration_us / 1000.0)
     best_mcs = maximum_filter1d(mcs, max(1, round(_MCS_WINDOW_MS * per_ms)), mode="nearest")
     carrier = np.maximum(work, model.blocks.work[best_mcs, model.config.n_prb])
-    capacity = []
+    most = []
     for level in model.tables.levels:
         admitted = model.tables.max_prb[:, level]
         own = work[column["demand_sm"] <= level].max(initial=0)
-        capacity.append(max(own, model.blocks.work[np.arange(len(admitted)), admitted].max()))
-    capacity = np.maximum.accumulate(capacity)
+        most.append(max(own, model.blocks.work[np.arange(len(admitted)), admitted].max()))
+    capacity = np.maximum.accumulate(np.array(most, np.int64))
     # tiers above one that decodes whatever the carrier brings are of no use
-    useful = 1 + int(np.argmax(capacity >= carrier.max())) if capacity[-1] >= carrier.max() else (
-        len(capacity)
-    )  # fmt: skip
     capacity[-1] = max(capacity[-1], carrier.max())
+    useful = 1 + int(np.argmax(capacity >= carrier.max()))
     return Problem(
         np.ascontiguousarray(work),
         np.asarray(carrier, np.int64),
@@ -175,7 +173,7 @@ class _Labels(NamedTuple):
     cost: NDArray[np.float64]
     node: NDArray[np.int64]
     switched: NDArray[np.int64]
-    count: NDArray[np.int64]
+    size: NDArray[np.int64]
 
 
 class _Switches(NamedTuple):
@@ -184,7 +182,7 @@ class _Switches(NamedTuple):
     slot: NDArray[np.int64]
     tier: NDArray[np.int64]
     before: NDArray[np.int64]
-    count: NDArray[np.int64]
+    size: NDArray[np.int64]
 
 
 def _labels(n_tiers: int, width: int) -> _Labels:
@@ -201,14 +199,14 @@ def _labels(n_tiers: int, width: int) -> _Labels:
 @kernel
 def _merge_tiers(now, best, best_tier, at):
     """Labels of all tiers that no other label beats. Returns how many."""
-    n_tiers = now.count.shape[0]
+    n_tiers = now.size.shape[0]
     for s in range(n_tiers):
         at[s] = 0
     kept = 0
     while True:
         pick = -1
         for s in range(n_tiers):
-            if at[s] < now.count[s] and (
+            if at[s] < now.size[s] and (
                 pick < 0
                 or now.backlog[s, at[s]] < now.backlog[pick, at[pick]]
                 or (
@@ -239,7 +237,7 @@ def _serve(s, arrived, capacity, limit, price, now, best, best_tier, n_best, the
     while True:
         while k < n_best and best_tier[k] == s:
             k += 1
-        stays = i < now.count[s]
+        stays = i < now.size[s]
         comes = k < n_best
         if not stays and not comes:
             break
@@ -267,25 +265,25 @@ def _serve(s, arrived, capacity, limit, price, now, best, best_tier, n_best, the
         then.node[s, kept] = node
         then.switched[s, kept] = 0 if stays else 1
         kept += 1
-    then.count[s] = kept
+    then.size[s] = kept
 
 
 @kernel
 def _thin(s, most, optimistic, labels):
     """Halve the labels of a tier until at most ``most`` are left. Returns whether it had to."""
     had_to = False
-    while labels.count[s] > most:
+    while labels.size[s] > most:
         had_to = True
-        half = (labels.count[s] + 1) // 2
+        half = (labels.size[s] + 1) // 2
         for i in range(half):
             low = 2 * i
-            high = min(low + 1, labels.count[s] - 1)
+            high = min(low + 1, labels.size[s] - 1)
             labels.backlog[s, i] = labels.backlog[s, low]
             source = high if optimistic else low
             labels.cost[s, i] = labels.cost[s, source]
             labels.node[s, i] = labels.node[s, source]
             labels.switched[s, i] = labels.switched[s, source]
-        labels.count[s] = half
+        labels.size[s] = half
     return had_to
 
 
@@ -301,7 +299,7 @@ def _advance(
     """
     n_tiers = levels.shape[0]
     for j in range(first, arrived.shape[0]):
-        if switches.count[0] + n_tiers * most > switches.slot.shape[0]:
+        if switches.size[0] + n_tiers * most > switches.slot.shape[0]:
             return j
         n_best = _merge_tiers(now, best, best_tier, at)
         for s in range(n_tiers):
@@ -312,12 +310,12 @@ def _advance(
         for s in range(n_tiers):
             if _thin(s, most, optimistic, then):
                 thinned[0] += 1
-            now.count[s] = then.count[s]
-            for i in range(then.count[s]):
+            now.size[s] = then.size[s]
+            for i in range(then.size[s]):
                 node = then.node[s, i]
                 if then.switched[s, i] == 1:
-                    new = switches.count[0]
-                    switches.count[0] = new + 1
+                    new = switches.size[0]
+                    switches.size[0] = new + 1
                     switches.slot[new] = j
                     switches.tier[new] = s
                     switches.before[new] = node
@@ -336,13 +334,14 @@ def _solve(
     width = most * (n_tiers + 1) + 1
     now, then, best = _labels(n_tiers, width), _labels(n_tiers, width), _labels(1, n_tiers * width)
     best_tier = np.zeros(n_tiers * width, np.int64)
-    now.count[:] = 1
+    now.size[:] = 1
     now.node[:, 0] = np.arange(n_tiers)
     room = n_tiers * most + len(problem.arrived)
-    switches = _Switches(*(np.zeros(room, np.int64) for _ in range(3)), np.zeros(1, np.int64))
+    empty = [np.zeros(room, np.int64) for _ in range(3)]
+    switches = _Switches(empty[0], empty[1], empty[2], np.zeros(1, np.int64))
     switches.tier[:n_tiers] = np.arange(n_tiers)
     switches.before[:n_tiers] = -1
-    switches.count[0] = n_tiers
+    switches.size[0] = n_tiers
     limit, thinned = problem.backlog_limit, np.zeros(1, np.int64)
     at = 0
     while True:
@@ -354,11 +353,11 @@ def _solve(
         if at == len(problem.arrived):
             break
         grown = [np.concatenate([a, np.zeros_like(a)]) for a in switches[:3]]
-        switches = _Switches(*grown, switches.count)
+        switches = _Switches(grown[0], grown[1], grown[2], switches.size)
     ends = [
         (float(now.cost[s, i]), int(now.node[s, i]))
         for s in range(n_tiers)
-        for i in range(now.count[s])
+        for i in range(now.size[s])
     ]
     if not ends:
         raise InputError("delay_slots", problem.delay_slots, "no reservation keeps this delay")

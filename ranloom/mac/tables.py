@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from ranloom.mac.background import capacity_mbps, served_mbps
-from ranloom.mac.cell import SECOND_COLUMNS, TRACE_COLUMNS
 from ranloom.mac.controllers.decision import REASONS
 from ranloom.mac.kpis import ue_kpis
 from ranloom.mac.model import CellModel
+from ranloom.mac.offline import Fewest
+from ranloom.mac.recorder import SECOND_COLUMNS, TRACE_COLUMNS
+from ranloom.mac.reports import performance
+from ranloom.mac.shared_gpu import SharedGpu
 from ranloom.mac.simulate import CellRun
 from ranloom.traffic.scenario import Scenario
 
@@ -154,3 +157,36 @@ def timeline_columns(scenario: str, cell: int, run: CellRun, first: int, ul_slot
         "mcs_mean": by_name["mcs_prb"] / np.maximum(n_prb, 1),
         "backlog_bytes": by_name["backlog_bytes"],
     }
+
+
+def performance_columns(scenario: str, cell: int, run: CellRun) -> Columns:
+    """One row per measurement of 28.552."""
+    rows = performance(run)
+    return _labels(len(rows), scenario, run.controller, cell) | {
+        "measurement": np.array([row[0] for row in rows], object),
+        "ue": np.array([row[1] for row in rows], np.int32),
+        "value": np.array([row[2] for row in rows]),
+        "unit": np.array([row[3] for row in rows], object),
+    }
+
+
+def offline_columns(scenario: str, found: Mapping[float, Fewest], ul_slots: int) -> Columns:
+    """One row per price and delay that the yardstick tried."""
+    rows = [(delay, few, plan) for delay, few in found.items() for plan in few.front]
+    return {
+        "scenario": np.full(len(rows), scenario, object),
+        "delay_ms": np.array([delay for delay, _, _ in rows], np.float64),
+        "price_sm_slots": np.array([plan.price for _, _, plan in rows]),
+        "mean_sm": np.array([plan.sm_slots / ul_slots for _, _, plan in rows]),
+        "transitions": np.array([plan.transitions for _, _, plan in rows], np.int64),
+        "cost_lower": np.array([plan.cost_lower for _, _, plan in rows]),
+        "within": np.array([plan is few.plan for _, few, plan in rows], bool),
+    }
+
+
+def shared_gpu_columns(controller: str, sharing: str, shared: SharedGpu) -> Columns:
+    """One row."""
+    return {
+        "controller": np.array([controller], object),
+        "sharing": np.array([sharing], object),
+    } | {name: np.array([value]) for name, value in vars(shared).items()}
