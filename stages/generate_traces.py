@@ -278,6 +278,15 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     shown = tables.stack(p for p in collected["cells"] if p["scenario"][0] == MACRO)
     metrics[MACRO] |= peak_spare(shown, params.macro_controllers[-1])
     metrics[MACRO]["peak_overlap"] = peak_overlap(shown, params.macro_controllers[-1])
+    shared = tables.stack(collected["shared_gpu"])
+    for sharing in shared_gpu.SHARINGS:
+        own = (shared["controller"] == params.macro_controllers[-1]) & (
+            shared["sharing"] == sharing
+        )
+        metrics[MACRO][f"one_gpu_{sharing}"] = {
+            name: shared[name][own][-1].item()
+            for name in ("cells", "mean_sm", "p999_sm", "over_device_pct")
+        }
     for note in notes:
         print(f"note: {note}", flush=True)
     return Result(metrics=metrics)
