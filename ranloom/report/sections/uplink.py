@@ -96,7 +96,9 @@ def _notes(data: ReportData) -> tuple[str, ...]:
 def controllers(data: ReportData, scenario: str) -> list[str]:
     """Controllers that ran in a scenario, in the order of the metrics."""
     tree = data.metrics["generate_traces"].get(scenario, {})
-    return [name for name, value in tree.items() if isinstance(value, dict) and "mean_sm" in value]
+    return [
+        name for name, value in tree.items() if isinstance(value, dict) and "harq_met_pct" in value
+    ]
 
 
 def _verdict(data: ReportData) -> str:
