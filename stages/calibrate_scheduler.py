@@ -39,6 +39,7 @@ from ranloom.mac.calibrate import (
 from ranloom.mac.controllers.weaver import WeaverParams
 from ranloom.mac.lut_calibration import (
     LoadTest,
+    added_misses_pct,
     calibrate_budgets,
     level_budgets,
     with_budgets,
@@ -191,6 +192,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
             "why": choice.why,
         },
     )
+    extreme = added_misses_pct(model, choice.params, test, base.seed)
     passed = [t for t in trials if t.params == choice.params and t.verdict.passes]
     return Result(
         metrics={
@@ -198,9 +200,14 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
             "loads": len(params.loads),
             "on_front": sum(rows["on_front"]),
             "lut_budgets_lowered": int((budgets < profiled).sum()),
+            "extreme_load": {
+                "weaver_added_overdue_pct": extreme[0],
+                "weaver_added_long_decodes_pct": extreme[1],
+            },
             "chosen": {
                 "backlog_threshold_bytes": choice.params.backlog_threshold_bytes,
                 "patience": choice.params.patience,
+                "step_sm": choice.params.step_sm,
                 "limits_missed": choice.missed,
                 "transitions": choice.transitions,
                 "loads_passed": len(passed),

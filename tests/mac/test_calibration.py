@@ -24,6 +24,7 @@ from ranloom.mac.config import PlantConfig
 from ranloom.mac.controllers.weaver import WeaverParams
 from ranloom.mac.lut_calibration import (
     LoadTest,
+    added_misses_pct,
     calibrate_budgets,
     level_budgets,
     with_budgets,
@@ -75,6 +76,17 @@ def test_budgets_that_fail_are_lowered(model_of: ModelOf) -> None:
     assert budgets[5, 0] == profiled[5, 0] == 106  # light work: nothing to mend
     apart = model_of(plant=PlantConfig(grace_slots=2, overlap="summed"))
     np.testing.assert_array_equal(calibrate_budgets(apart, QUICK, 1), profiled)
+
+
+def test_misses_under_an_extreme_channel(model_of: ModelOf) -> None:
+    """None with a table that holds; many if the table promises more than the GPU does."""
+    assert added_misses_pct(model_of(), WeaverParams(), QUICK, 1) == (0.0, 0.0)
+    slow = model_of(plant=PlantConfig(k_us_sm=4.0))  # the table was made for 2.332
+    overdue, long = added_misses_pct(slow, WeaverParams(), QUICK, 1)
+    assert long > 0.0
+    budgets = calibrate_budgets(slow, QUICK, 1)
+    mended = replace(slow, tables=with_budgets(slow.tables, budgets))
+    assert added_misses_pct(mended, WeaverParams(), QUICK, 1)[0] <= max(overdue, 0.05)
 
 
 def test_bad_load_tests() -> None:
