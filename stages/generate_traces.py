@@ -223,6 +223,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     notes: list[str] = []
     specs = params.specs(params.controllers, weaver)
     k_us_sm = model.plant_config.k_us_sm
+    budget_us = float(inputs.json("latency_model")["budget_us"])
     for scenario in build_scenarios(params, inputs.path("source")):
         cell = wide if scenario.name == "wideband" else model
         length = cell.config.ul_slots_in(scenario.duration_us)
@@ -243,6 +244,11 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
         if scenario.name in TIMELINES:
             for name in REPORTED:
                 if name in runs:
+                    collected["distributions"].append(
+                        tables.distribution_columns(
+                            scenario.name, runs[name], cell.plant_config, budget_us
+                        )
+                    )
                     path = outputs.path("reports") / f"{scenario.name}.{name}.jsonl"
                     path.parent.mkdir(parents=True, exist_ok=True)
                     path.write_text("\n".join(json_lines(runs[name])) + "\n", encoding="utf-8")
@@ -263,7 +269,6 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
         for name, site in runs.items():
             sites.setdefault(name, []).append(site)
     metrics[MACRO] = _scenario_metrics(sites, k_us_sm)
-    budget_us = float(inputs.json("latency_model")["budget_us"])
     collected["shared_gpu"] = [
         tables.shared_gpu_columns(name, sharing, one)
         for name, runs in sites.items()
@@ -492,6 +497,19 @@ STAGE = Stage(
                 Column("peak_sm", "int32", "highest"),
                 Column("transitions", "int64", "changes of the total"),
                 Column("over_device_pct", "float64", "UL slots that ask for more than the device"),
+            ),
+        ),
+        "distributions": Table(
+            "distributions.parquet",
+            "Distributions of the scenarios that are shown slot by slot, noctrl and weaver",
+            (
+                _SCENARIO,
+                _CONTROLLER,
+                Column("kind", "string", "delay, margin, prb_mcs or harq_round"),
+                Column("ue", "int32", "UE of a delay; -1: the whole cell"),
+                Column("x", "float64", "delay in ms; margin in us; PRBs; round, 0: given up"),
+                Column("y", "float64", "MCS of prb_mcs, else 0"),
+                Column("share", "float64", "delay: of packets that are later; else of all"),
             ),
         ),
         "reports": Folder("reports", "runs second by second as JSON Lines in srsRAN's shape"),

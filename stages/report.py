@@ -46,6 +46,7 @@ TABLES = (
     ("generate_traces", "reservations"),
     ("generate_traces", "scenarios"),
     ("generate_traces", "offline"),
+    ("generate_traces", "distributions"),
     ("generate_traces", "shared_gpu"),
     ("compare_controllers", "verdicts"),
     ("compare_controllers", "transition_counts"),
