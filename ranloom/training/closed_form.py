@@ -25,16 +25,19 @@ class StepEstimate:
         pipeline_s: from the first forward task to the last gradient.
         reduce_s: partial sums up, totals down, tied weights exchanged.
         control_s: messages to and from the coordinator that nothing hides.
+        hidden_share: share of the pipeline's time behind which the reduction hides.
     """
 
     pipeline_s: float
     reduce_s: float
     control_s: float
+    hidden_share: float = 0.0
 
     @property
     def step_s(self) -> float:
         """The whole step."""
-        return self.pipeline_s + self.reduce_s + self.control_s
+        shown_s = max(self.reduce_s - self.hidden_share * self.pipeline_s, 0.0)
+        return self.pipeline_s + shown_s + self.control_s
 
 
 def estimate_step(
@@ -48,6 +51,7 @@ def estimate_step(
     tied: bool,
     fanout: int,
     chunks: int,
+    hidden_share: float = 0.0,
 ) -> StepEstimate:
     """Closed form of a step in which every replica does its share and nothing goes wrong.
 
@@ -62,6 +66,7 @@ def estimate_step(
         tied: whether the first and last stage share a weight.
         fanout: children of a node in the reduction tree.
         chunks: parts in which sums stream through the tree.
+        hidden_share: share of the pipeline's time behind which sums are exchanged already.
     """
     forward, backward = costs.stage_flop(layout)
     hops = _hops(layout, activation, costs.boundary_bytes)
@@ -92,7 +97,7 @@ def estimate_step(
     if tied and layout.stages > 1:
         first, last = layout.pool(0)[0], layout.pool(layout.stages - 1)[0]
         reduce_s += sync.seconds(first, last, costs.tied_bytes)
-    return StepEstimate(pipeline, reduce_s, 2.0 * control_s)
+    return StepEstimate(pipeline, reduce_s, 2.0 * control_s, hidden_share)
 
 
 def _hops(layout: Layout, links: Links, size_bytes: float, serial: bool = False) -> np.ndarray:

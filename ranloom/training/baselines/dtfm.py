@@ -68,6 +68,8 @@ class Dtfm:
                 )
                 window = -(-micro_batches // replicas)
                 shape = Layout(0, boundaries, _lanes(problem.sites, stages))
+                while window > 1 and costs.stage_bytes(shape, window).max() > room:
+                    window -= 1  # more micro-batches than fit go through one after another
                 if problem.step_samples % samples or (
                     costs.stage_bytes(shape, window).max() > room
                 ):

@@ -48,6 +48,7 @@ class FastWorld:
         task_overhead_s: time that a task costs beside its work.
         forward_first: forward before backward tasks.
         unmerged_limit: gradients that a site holds before their micro-batches are complete.
+        hidden_share: share of the pipeline's time behind which sums are exchanged already.
     """
 
     activation: Links
@@ -59,6 +60,7 @@ class FastWorld:
     task_overhead_s: float = 0.0
     forward_first: bool = False
     unmerged_limit: int = _UNLIMITED
+    hidden_share: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +197,7 @@ class FastRun:
     # --- a run -----------------------------------------------------------------------------------
 
     def run_until(self, time_s: float, steps: int = _UNLIMITED) -> FastRecord:
-        """Train until a time or a number of closed steps; the step under way is finished."""
+        """Train until a time or a number of closed steps; a step that is under way then is left."""
         if not self._begun:
             # every site joins, is welcomed and gets its layout: one way to the coordinator
             self._begun = True
@@ -203,7 +205,7 @@ class FastRun:
             self._next_look_s = self.every_s
             self._plan_anew()
         while self.now_s < time_s and len(self.record.steps) < steps:
-            if not self._one_step():
+            if not self._one_step(time_s):
                 break
         return self.record
 
@@ -217,7 +219,7 @@ class FastRun:
 
     # --- a step ----------------------------------------------------------------------------------
 
-    def _one_step(self) -> bool:
+    def _one_step(self, stop_s: float) -> bool:
         settings, record = self.settings, self.record
         drawn = self._queue.draw(settings.step_micro_batches)
         if not drawn:
@@ -237,10 +239,14 @@ class FastRun:
             reroutes += self._control(step, drawn, timing, deadline_s)
         fast_step.admit_first(step, self.now_s)
         while True:
-            until_s = min(self._next_tick_s if settings.rerouting else np.inf, self._next_look_s)
+            tick_s = self._next_tick_s if settings.rerouting else np.inf
+            until_s = min(tick_s, self._next_look_s, stop_s)
             fast_step.advance(step, until_s)
             if step.counts[0]["undecided"] <= 0:
                 break
+            if until_s >= stop_s:
+                self._leave(step, stop_s)
+                return False
             if not np.isfinite(until_s):
                 raise RuntimeError(f"step {self._step} has nothing left to happen")
             self.now_s = until_s
@@ -259,6 +265,12 @@ class FastRun:
         record.busy_s += step.sites["busy_s"]
         self._close(step, drawn, predicted_s, reroutes)
         return True
+
+    def _leave(self, step: fast_step.Step, stop_s: float) -> None:
+        """The run ends within a step: what is complete counts."""
+        done_s = step.rows["done_s"][step.rows["fate"] == Fate.COMPLETE]
+        self.record.completions_s.append(np.sort(done_s[done_s <= stop_s]))
+        self.now_s = stop_s
 
     def _close(
         self, step: fast_state.Step, drawn: tuple[int, ...], predicted_s: float, reroutes: int
@@ -311,8 +323,10 @@ class FastRun:
         pools = np.array([[lane[stage] for lane in layout.lanes] for stage in range(layout.stages)])
         gradient = np.add.reduceat(self._costs.gradient_bytes, np.asarray(layout.boundaries[:-1]))
         tied = self._costs.tied_bytes if self.settings.tied_embeddings else 0.0
-        what = (contributes, gradient * 8e-9, tied * 8e-9, sealed_s)
-        return float(fast_reduce.reduce_step(self._sync, pools, *what))
+        begun_s = sealed_s - self._world.hidden_share * (sealed_s - self.opened_s)
+        what = (contributes, gradient * 8e-9, tied * 8e-9, begun_s)
+        end_s = float(fast_reduce.reduce_step(self._sync, pools, *what))
+        return max(end_s, sealed_s + 2.0 * float(self._hub_s[pools[pools >= 0]].max()))
 
     # --- policies --------------------------------------------------------------------------------
 

@@ -48,20 +48,21 @@ def test_rerouting_changes_a_run_as_much_as_on_the_event_path():
 
 
 def test_rerouting_helps_where_a_site_is_slow():
-    case = next(
-        c for c in map(random_case, range(99)) if min(c.layout.replicas, c.layout.stages) > 1
-    )
-    case = replace(case, tflops=np.full((len(case.tflops), 1), 30.0))
-    slow = case.tflops.copy()
-    slow[case.layout.lanes[0][0]] *= 0.2
-    rigid = replace(case, tflops=slow)
-    rerouting = replace(case.settings, rerouting=True, min_step_micro_batches=1)
-    elastic = replace(rigid, settings=rerouting)
-    rates = [
-        sum(s.samples for s in run.steps) / run.steps[-1].end_s
-        for run in (fast_path(one, 12).record for one in (case, rigid, elastic))
-    ]
-    assert rates[1] < rates[2] < rates[0]
+    gains = []
+    for case in map(random_case, range(60)):
+        roomy = case.settings.window > 1 and case.settings.step_micro_batches >= 6
+        if min(case.layout.replicas, case.layout.stages) > 1 and roomy:
+            slow = np.full((len(case.tflops), 1), 30.0)
+            slow[case.layout.lanes[0][0]] *= 0.2
+            rigid = replace(case, tflops=slow)
+            elastic = replace(rigid, settings=replace(case.settings, rerouting=True))
+            rates = [
+                sum(s.samples for s in record.steps) / record.steps[-1].end_s
+                for record in (fast_path(one, 12).record for one in (rigid, elastic))
+            ]
+            gains.append(rates[1] / rates[0])
+    assert len(gains) > 5
+    assert np.median(gains) > 1.2
 
 
 def test_a_halt_delays_and_a_requested_layout_is_put_in_force():
