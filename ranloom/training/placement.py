@@ -162,10 +162,8 @@ def _shape(
         Layout(0, boundaries, _lanes(problem.sites, stages, replicas, by_stage))
         for by_stage in (True, False)
     ]
-    window = -(-micro_batches // replicas)
-    while window > 1 and costs.stage_bytes(orders[0], window).max() > room:
-        window -= 1
-    if costs.stage_bytes(orders[0], window).max() > room:
+    window = costs.widest_window(orders[0], -(-micro_batches // replicas), room)
+    if window == 0:
         return None
     if problem.full_pipelines and window < min(stages, -(-micro_batches // replicas)):
         return None

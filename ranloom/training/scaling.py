@@ -164,9 +164,9 @@ def replicated(
 
 
 def _replica_counts(most: int, micro_batches: int) -> list[int]:
-    """One, two, four, ... and as many as there are sites for, each with something to do."""
-    powers = [1 << power for power in range(most.bit_length())]
-    return sorted({count for count in (*powers, most) if 1 <= count <= min(most, micro_batches)})
+    """One, two, half and all of the replicas that there are sites for, each with work to do."""
+    limit = min(most, micro_batches)
+    return sorted({count for count in (1, 2, most // 2, most) if 1 <= count <= limit})
 
 
 def _renumbered(layout: Layout, order: np.ndarray) -> Layout:
