@@ -79,6 +79,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     from ranloom.report.document import compose
     from ranloom.report.fidelity import COMPARISONS, compare, metrics
     from ranloom.report.page import write
+    from ranloom.report.sections.training_live import NOTES as LIVE_NOTES
 
     data = ReportData(
         metrics={stage: inputs.json(f"metrics_{stage}") for stage in STAGES},
