@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline import params
 from pipeline.registry import Registry, location
-from pipeline.runner import missing_inputs, resolve
+from pipeline.runner import TOO_DEEP, missing_inputs, resolve
 from pipeline.stage import FromParam, FromRepo, Stage, StageParams
 
 
@@ -75,6 +75,8 @@ def _hook(
         yield from (fault.line() for fault in stage.check(values, paths))
     except input_error as error:
         yield " ".join(str(error).split())
+    except RecursionError:
+        yield f"{stage.name}: {TOO_DEEP}"
 
 
 def _stale(root: Path, registry: Registry) -> Iterator[str]:

@@ -22,6 +22,7 @@ from pipeline.stage import ABSENT, Fault, Folder, FromParam, FromRepo, Input, St
 
 PARTIAL = ".partial"
 EXIT_BAD_INPUT = 2
+TOO_DEEP = "an input file is nested deeper than it can be read"
 FAULTS_FILE = "RANLOOM_FAULTS"
 """Environment variable: file to which a refused stage appends its lines for its caller."""
 
@@ -53,6 +54,8 @@ def run(root: Path, registry: Registry, name: str, input_error: type[Exception])
         return refuse([fault.line() for fault in refused.faults])
     except input_error as error:
         return refuse([" ".join(str(error).split())])
+    except RecursionError:
+        return refuse([f"{name}: {TOO_DEEP}"])
     return 0
 
 
@@ -95,16 +98,23 @@ def missing_inputs(root: Path, stage: Stage, paths: Mapping[str, Path]) -> list[
     """
     faults = []
     for name, source in stage.inputs.items():
-        if name not in paths or paths[name].exists():
+        if name not in paths or _is_usable(source, paths[name]):
             continue
         if isinstance(source, FromParam):
+            allowed = "an existing file or folder" if source.folder else "an existing file"
             where = f"{params.PARAMS}: {source.key}"
             path = paths[name]
             shown = path.relative_to(root) if path.is_relative_to(root) else path
-            faults.append(Fault(where, str(shown), "an existing file or folder is expected"))
+            faults.append(Fault(where, str(shown), f"{allowed} is expected"))
         elif isinstance(source, FromRepo):
             faults.append(Fault(source.path, ABSENT, "a file of the repository"))
     return faults
+
+
+def _is_usable(source: Input, path: Path) -> bool:
+    if isinstance(source, FromParam) and not source.folder:
+        return path.is_file()
+    return path.exists()
 
 
 def missing_upstream(root: Path, stage: Stage, paths: Mapping[str, Path]) -> list[Fault]:

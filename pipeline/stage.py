@@ -86,9 +86,14 @@ class FromParam:
     """Input: a user's file or folder, named by a parameter (a templated DVC dep).
 
     The parameter may stand in the block of another stage that reads the same file.
+
+    Args:
+        key: dotted name of the parameter.
+        folder: whether a folder will do as well as a file.
     """
 
     key: str
+    folder: bool = False
 
 
 @dataclass(frozen=True)

@@ -102,12 +102,11 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
         "topology": lambda path: gnb_nodes(*graph_and_hub(path), params.n_gnbs),
     }
     for name, reader in read.items():
-        if name in files and files[name].is_file():
-            try:
-                reader(files[name])
-            except InputError as error:
-                where = f"{key}.n_gnbs" if error.where == "n_gnbs" else error.where
-                yield Fault(where, error.value, error.allowed)
+        try:
+            reader(files[name])
+        except InputError as error:
+            where = f"{key}.n_gnbs" if error.where == "n_gnbs" else error.where
+            yield Fault(where, error.value, error.allowed)
 
 
 def graph_and_hub(path: Path) -> tuple[nx.Graph, str]:

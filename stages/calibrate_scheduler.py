@@ -341,7 +341,7 @@ STAGE = Stage(
         "lut": FromStage("profile_lut", "lut"),
         "latency_model": FromStage("profile_lut", "model"),
         "bler": FromRepo(BLER_PATH),
-        "source": FromParam("calibrate_scheduler.source_path"),
+        "source": FromParam("calibrate_scheduler.source_path", folder=True),
     },
     outputs={
         "budgets": Table(

@@ -393,7 +393,7 @@ STAGE = Stage(
         "budgets": FromStage("calibrate_scheduler", "budgets"),
         "scheduler": FromStage("calibrate_scheduler", "scheduler"),
         "bler": FromRepo(BLER_PATH),
-        "source": FromParam("compare_controllers.source_path"),
+        "source": FromParam("compare_controllers.source_path", folder=True),
     },
     outputs={"verdicts": VERDICTS, "transition_counts": COUNTS, "weaver_variants": VARIANTS},
     run=run,

@@ -372,7 +372,7 @@ STAGE = Stage(
         "budgets": FromStage("calibrate_scheduler", "budgets"),
         "scheduler": FromStage("calibrate_scheduler", "scheduler"),
         "bler": FromRepo(BLER_PATH),
-        "source": FromParam("generate_traces.source_path"),
+        "source": FromParam("generate_traces.source_path", folder=True),
         "diurnal": FromParam("generate_traces.diurnal_path"),
     },
     outputs={

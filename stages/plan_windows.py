@@ -93,9 +93,8 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
     if params.training.sync_s > params.training.period_s:
         allowed = f"allowed: up to the period of {params.training.period_s} s"
         yield Fault(f"{key}.training.sync_s", params.training.sync_s, allowed)
-    if files["topology"].is_file() and files["others"].is_file():
-        topology = load_topology(files["topology"], None, LinkDefaults(**vars(params.links)))
-        _reservations(params, files["others"], topology)
+    topology = load_topology(files["topology"], None, LinkDefaults(**vars(params.links)))
+    _reservations(params, files["others"], topology)
 
 
 def _reservations(params: Params, path: Path, topology: Topology) -> tuple[Reservation, ...]:

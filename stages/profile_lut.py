@@ -274,7 +274,7 @@ STAGE = Stage(
         "card": FromParam("base.card"),
         "cards": FromRepo("data/cards"),
         "published": FromRepo("data/published/weaver.yaml"),
-        "source": FromParam("profile_lut.source_path"),
+        "source": FromParam("profile_lut.source_path", folder=True),
     },
     outputs={
         "latency": Table(

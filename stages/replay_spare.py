@@ -29,8 +29,10 @@ from stages._spare_params import Params
 from stages._spare_reading import second_reading, sensitivity, steadiness
 
 
-def check(params: Params, _files: Mapping[str, Path]) -> Iterator[Fault]:
-    """Names of mechanisms that are not declared."""
+def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
+    """Names of mechanisms that are not declared, and the cards."""
+    load_card(files["card"])
+    load_card(files["training_card"])
     known = f"declared mechanisms: {', '.join(params.mechanisms)}"
     named = {"default_mechanism": params.default_mechanism}
     for key in ("mechanism_of", "site_mechanism_of"):

@@ -13,6 +13,7 @@ from pipeline.io import Inputs, Outputs
 from pipeline.stage import Fault, File, FromParam, FromStage, Plot, Result, Stage
 from ranloom.errors import InputError
 from ranloom.gpu.card import load_card
+from ranloom.training.data import load_corpus
 from ranloom.training.links import read_links
 from ranloom.training.reference import train_reference
 from ranloom.training.simulator.experiment import SystemRun
@@ -49,6 +50,10 @@ from stages._train_tables import (
 def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
     """Faults of parameters that depend on each other, and of the links file."""
     block = "params.yaml: train_sites"
+    load_card(files["card"])
+    if params.live.text_source == "file":
+        live = params.live
+        load_corpus(str(files["text"]), 0, live.generated_samples, live.sequence)
     try:
         sites = read_links(files["links"]).sites
         if params.sim.sites > sites:

@@ -208,12 +208,14 @@ def test_a_walk_moves_more_than_nobody(root: Path, rates: Path, tmp_path: Path) 
     ],
 )
 def test_faults_are_found_without_running(root: Path, changes: dict[str, Any], named: str) -> None:
-    files = {
-        "topology": root / "data/topologies/metro.json",
-        "text": root / "data/text/topics.tsv",
-    }
     try:
         values = parameters.build(STAGE, document(root, **changes))
+        files = {
+            "topology": root / "data/topologies/metro.json",
+            "text": root / "data/text/topics.tsv",
+            "walk": root / values.ue.walk_path,
+            "trace": root / values.rates.trace_path,
+        }
     except parameters.RefusedError as refused:
         lines = [fault.line() for fault in refused.faults]
     else:

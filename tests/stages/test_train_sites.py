@@ -191,6 +191,15 @@ def test_the_committed_parameters_have_no_fault(root, paths):
     assert list(train_sites.check(params, paths)) == []
 
 
+def test_a_broken_card_or_text_is_refused(block, paths, tmp_path):
+    broken = tmp_path / "broken"
+    broken.write_bytes(b"\xff")
+    from_file = STAGE.params(**overlaid(block, {"live": {"text_source": "file"}}))
+    for params, name in ((STAGE.params(**block), "card"), (from_file, "text")):
+        with pytest.raises(InputError, match="broken"):
+            list(train_sites.check(params, {**paths, name: broken}))
+
+
 def test_a_broken_links_file_is_a_fault(block, paths, tmp_path):
     broken = tmp_path / "links.yaml"
     broken.write_text("name: x\nsites: 2\n")

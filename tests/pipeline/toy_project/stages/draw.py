@@ -92,7 +92,7 @@ STAGE = Stage(
     name="draw",
     title="Draws rows",
     params=Params,
-    inputs={"source": FromParam("draw.source_path")},
+    inputs={"source": FromParam("draw.source_path", folder=True)},
     outputs={
         "rows": Table(
             "rows.parquet",
