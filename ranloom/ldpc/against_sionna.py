@@ -124,10 +124,10 @@ def their_encoder(form: TransportBlockFormat) -> Any:
     )
 
 
-def differing_words(configurations: int, seed: int) -> int:
+def differing_words(configurations: int, seed: int, max_prb: int = 120) -> int:
     """Random configurations whose coded bits differ."""
     rng, differing = np.random.default_rng(seed), 0
-    for form in itertools.islice(random_formats(seed), configurations):
+    for form in itertools.islice(random_formats(seed, max_prb), configurations):
         bits = rng.integers(0, 2, form.tbs_bits, dtype=np.uint8)
         theirs = their_encoder(form)(_tensor(bits[None], "float32"))[0].numpy()
         differing += not np.array_equal(encode_transport_block(bits, form), theirs)

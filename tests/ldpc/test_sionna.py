@@ -29,15 +29,15 @@ def test_sizes_and_segmentation_on_the_full_grid(allocation):
 
 @with_sionna
 def test_encoder_is_bit_exact():
-    assert check.differing_words(50, seed=1) == 0
+    assert check.differing_words(50, seed=1, max_prb=12) == 0
 
 
 @with_sionna
 def test_decoders_err_alike_on_the_same_noise():
     form, _, (_, noise, _) = check.CASES[0]
     settings = DecoderSettings("flooding", "offset", 16, iterations=20)
-    found = check.compare_decoders(form, settings, 20, noise, blocks=400, seed=3)
-    assert 20 < found.theirs.block_errors < 380
+    found = check.compare_decoders(form, settings, 20, noise, blocks=150, seed=3)
+    assert 10 < found.theirs.block_errors < 140
     assert check.bler_agrees([found])
     assert abs(found.ber_difference) <= found.ber_half_interval
 
