@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +21,7 @@ from ranloom.spare.capacity import CapacityReport, CapacityWindow
 from ranloom.spare.channel import MAX_SLICES, BudgetPublisher, BudgetView
 from ranloom.spare.channel_zmq import ZmqPublisher, ZmqSubscriber
 from ranloom.spare.coexistence import ChainBuffers, chain_buffers, measure_profile, run_beside
-from ranloom.spare.executor import SlotExecutor
+from ranloom.spare.executor import SlotExecutor, TrainingDevice
 from ranloom.spare.gemm import Gemm, TileModel, Tiling
 from ranloom.spare.green_contexts import CudaError, chosen_budgets
 from ranloom.spare.live import play, read_reservations, watch
@@ -93,7 +94,6 @@ def bench(
     budgets = chosen_budgets(own, contexts)
     gemm, tiling = Gemm(m, n, n), Tiling(tile_m, tile_n, tile_k)
     model = TileModel(own, efficiency, bandwidth_share, TYPES[dtype].itemsize, 1.0)
-    trace_card = load_card(traced)
     wanted = TraceStatistics(
         mean_sm=mean_sm,
         transitions=round(changes_per_s * seconds),
@@ -104,60 +104,40 @@ def bench(
         burst_us=0.0,
         burst_share=0.0,
     )
+    trace_card = load_card(traced)
     drawn = synthetic_trace(wanted, duration_s=seconds, slot_us=slot_us, card=trace_card, seed=seed)
     trace = rescale(drawn, trace_card.sm_count, own)
-    result: dict[str, Any] = {
-        "device": found.name if found is not None else "virtual: modelled times, no measurement",
-        "card": own.name,
-        "variant": variant,
-    }
+    result: dict[str, Any] = {"card": own.name, "variant": variant}
+    target: TrainingDevice
+    decode: Callable[[int, int], None]
     if found is None:
-        rng = np.random.default_rng(seed)
-        virtual = VirtualDevice(
-            rebind_us=VIRTUAL_REBIND_US,
-            factor=lambda: float(min(2.0, np.exp(jitter_sigma * rng.standard_normal()))),
-            copy_us=0.0,
-            slot_us=slot_us,
-            compute=False,
-        )
-        buffers = ChainBuffers(
-            torch.empty(2, m, n, device="meta"), torch.empty(1, n, n, device="meta")
-        )
+        result["device"] = "virtual: modelled times, no measurement"
+        target, decode = _virtual(jitter_sigma, slot_us, seed), lambda _slot, _sm: None
+        shape = torch.empty(2, m, n, device="meta"), torch.empty(1, n, n, device="meta")
+        source = ChainBuffers(*shape).source(tiling)
         profile = modelled_profile([gemm], budgets, model, tiling)
-        executor = SlotExecutor(
-            virtual,
-            profile,
-            model.bytes_per_us,
-            slot_us,
-            buffers.source(tiling),
-            GATE_POLL_US,
-            ahead,
-        )
-        done = run_beside(
-            trace, executor, virtual, budgets, own.sm_count,
-            decodes=_uplink, decode=lambda _slot, _sm: None,
-        )  # fmt: skip
     else:
-        from ranloom.spare.gpu import Variant, open_gpu  # numba decides on import if it simulates
+        from ranloom.spare.gpu import open_gpu  # numba decides on import whether it simulates
 
+        result["device"] = found.name
         buffers = chain_buffers(gemm, TYPES[dtype], torch.device("cuda", found.index), seed)
-        chosen: Variant = "persistent" if variant == "persistent" else "streams"
+        persistent = variant == "persistent"
         gpu = open_gpu(
-            found, budgets, buffers, chosen, decode_us=decode_us, decode_bytes=decode_bytes
+            found, budgets, buffers, persistent, decode_us=decode_us, decode_bytes=decode_bytes
         )
+        target, decode = gpu.device, gpu.ran.decode
         source = buffers.source(tiling)
         profile = measure_profile(
-            gpu.device, source, budgets, model, repetitions=repetitions, percentile=95.0
+            target, source, budgets, model, repetitions=repetitions, percentile=95.0
         )
-        executor = SlotExecutor(
-            gpu.device, profile, model.bytes_per_us, slot_us, source, GATE_POLL_US, ahead
-        )
-        done = run_beside(
-            trace, executor, gpu.device, budgets, own.sm_count,
-            decodes=_uplink, decode=gpu.ran.decode,
-        )  # fmt: skip
-        gpu.device.close()
         result["context_mb"] = [split.training_bytes / 1e6 for split in gpu.splits]
+    executor = SlotExecutor(
+        target, profile, model.bytes_per_us, slot_us, source, GATE_POLL_US, ahead
+    )
+    done = run_beside(
+        trace, executor, target, budgets, own.sm_count, decodes=_uplink, decode=decode
+    )
+    target.release()
     result |= asdict(done) | {"wave_us": _waves(profile)}
     text = json.dumps(result, indent=2)
     typer.echo(text)
@@ -224,6 +204,17 @@ def watch_budget(
     seen = {"missed": subscriber.view.missed, "refused": dict(subscriber.view.refused)}
     typer.echo(json.dumps(seen))
     subscriber.close()
+
+
+def _virtual(jitter_sigma: float, slot_us: float, seed: int) -> VirtualDevice:
+    rng = np.random.default_rng(seed)
+    return VirtualDevice(
+        rebind_us=VIRTUAL_REBIND_US,
+        factor=lambda: float(min(2.0, np.exp(jitter_sigma * rng.standard_normal()))),
+        copy_us=0.0,
+        slot_us=slot_us,
+        compute=False,
+    )
 
 
 def _uplink(slot: int) -> bool:

@@ -178,8 +178,8 @@ class CudaDevice:
         """Ask the gate."""
         return self._gate.resident(slot)
 
-    def close(self) -> None:
-        """Stop the bound lane."""
+    def release(self) -> None:
+        """Stop the bound lane, so that nothing of training stays on the device."""
         if self._bound is not None:
             self._bound.stop()
             self._bound = None

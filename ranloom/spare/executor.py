@@ -35,6 +35,9 @@ class TrainingDevice(Protocol):
     def bind(self, sm: int) -> None:
         """Let the next tiles run on the partition with so many SMs."""
 
+    def release(self) -> None:
+        """Leave all SMs once what was launched is done."""
+
     def launch(self, product: TiledProduct, tiles: int, predicted_us: float) -> None:
         """Queue the next tiles of a product on the bound partition, and return."""
 
@@ -140,6 +143,8 @@ class SlotExecutor:
             if sm:
                 device.bind(sm)
                 self.report.rebind_us.append(device.now_us() - began_us)
+            else:
+                device.release()
             self._bound = sm
         if sm == 0 or (decodes and not self._gate(slot, end_us)):
             return

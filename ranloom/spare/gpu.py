@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from ranloom.spare.cuda_device import CopyGate, CudaDevice, Lane, StreamLane
 from ranloom.spare.green_contexts import SplitDevice, create_contexts
 from ranloom.spare.ran_load import HOLD_THREADS, RanLoad, hold
 
-Variant = Literal["streams", "persistent"]
 QUEUE = 4096  # descriptors of a persistent kernel
 torch_cuda: Any = torch.cuda  # streams and events are untyped
 
@@ -44,7 +43,7 @@ def open_gpu(
     found: Device,
     budgets: NDArray[np.int64],
     buffers: ChainBuffers,
-    variant: Variant,
+    persistent: bool,
     *,
     decode_us: float,
     decode_bytes: int,
@@ -55,7 +54,7 @@ def open_gpu(
         found: the device.
         budgets: SM budgets to make partitions for.
         buffers: matrices on the device.
-        variant: how tiles get there.
+        persistent: whether tiles go to persistent kernels; else they are launched on streams.
         decode_us: time for which the synthetic RAN holds its SMs in a slot.
         decode_bytes: input of a decode.
 
@@ -78,7 +77,7 @@ def open_gpu(
     for split in splits:
         handle = split.ran_stream or torch_cuda.Stream().cuda_stream
         streams[split.sm] = torch_cuda.ExternalStream(handle)
-        if variant == "persistent":
+        if persistent:
             lanes[split.sm] = _persistent(numba_cuda, split, buffers)
         else:
             stream = torch_cuda.ExternalStream(split.training_stream)

@@ -47,6 +47,9 @@ class VirtualDevice:
         """Let the time of a re-bind pass."""
         self._now_us += self._rebind_us
 
+    def release(self) -> None:
+        """Nothing holds an SM but launched tiles."""
+
     def launch(self, product: TiledProduct, tiles: int, predicted_us: float) -> None:
         """Occupy the device, after what it already has to do."""
         if self._compute:

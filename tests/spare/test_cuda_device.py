@@ -112,7 +112,7 @@ def test_whole_run_with_fakes(card: Card) -> None:
     done = run_beside(
         trace, executor, device, budgets, 48, decodes=lambda s: s % 2 == 1, decode=ran.decode
     )
-    device.close()
+    device.release()
     assert done.slots == 20
     assert done.decode_starts == len(decoded) == 10
     assert torch.equal(on_device, samples)
@@ -158,6 +158,35 @@ def test_rebind_keeps_order_and_late_tiles_are_violations(card: Card) -> None:
     executor.run_slot(1, at + 500.0, 16, decodes=False)
     (lasted_us,) = executor.report.violation_us
     assert lasted_us == pytest.approx(400.0, abs=40.0)
+
+
+class CountingLane(StreamLane):
+    """Counts its starts and stops."""
+
+    calls: list[str]
+
+    def start(self, after) -> None:
+        self.calls.append("start")
+
+    def stop(self) -> None:
+        self.calls.append("stop")
+
+
+def test_no_spare_sm_leaves_no_lane_running(card: Card) -> None:
+    """A persistent kernel that polls would hold SMs that the RAN has taken."""
+    gpu = FakeGpu()
+    lane = CountingLane(FakeStream(lambda: 10.0), gpu.use, gpu.event)
+    lane.calls = []
+    device = CudaDevice({16: lane}, CopyGate(), gpu.clock_us, gpu.sleep)
+    gemm, tiling = Gemm(64, 48, 48), Tiling(16, 16, 48)
+    source = chain_buffers(gemm, torch.float32, torch.device("cpu"), 5).source(tiling)
+    model = TileModel(card, 0.5, 0.5, 4, 0.0)
+    profile = measure_profile(device, source, np.array([16]), model, repetitions=1, percentile=95.0)
+    lane.calls.clear()
+    executor = SlotExecutor(device, profile, 1e9, 500.0, source, poll_us=1.0)
+    for slot, sm in enumerate((16, 16, 0, 0, 16)):
+        executor.run_slot(slot, gpu.now + 10.0, sm, decodes=False)
+    assert lane.calls == ["stop", "start", "stop", "start"]
 
 
 def test_misuse_is_named() -> None:
