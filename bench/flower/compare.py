@@ -59,8 +59,8 @@ def double_precision() -> dict[str, float]:
     return figures
 
 
-def main() -> None:
-    """Run."""
+def single_precision() -> dict[str, float]:
+    """Updates of float32 through Flower's three functions and ours."""
     vectors, weights = make_updates()
     cuts = bounds()
     payloads = [Payload("fp32", v.size, v.tobytes()) for v in vectors]
@@ -110,8 +110,12 @@ def main() -> None:
             figures[f"{name}_{arithmetic}_times_faster"] = (
                 flower_s / figures[f"{name}_{arithmetic}_s"]
             )
-    del records, replies, legacy, payloads, vectors
-    figures |= double_precision()
+    return figures
+
+
+def main() -> None:
+    """Run."""
+    figures = single_precision() | double_precision()
     store("aggregation_flower", figures)
     show(figures)
 
