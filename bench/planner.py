@@ -46,7 +46,7 @@ from ranloom.transport.validator import validate  # noqa: E402
 LINKS = LinkDefaults(packet_gbps=10.0, wavelengths=16)
 #: LoRA aggregates of a 7B model: rank 16 on q, v (fp16); all linear, rank 16 and 64.
 PAYLOADS = (16_777_216, 80_000_000, 160_000_000, 320_000_000, 640_000_000)
-EFFORT_LARGE, EFFORT_SMALL = 100, 10_000
+EFFORT_LARGE, EFFORT_SMALL = 100, 20_000
 
 
 def metro(jobs: int, rounds: int, setup_s: float, share: float) -> tuple[Demands, Network]:
@@ -104,11 +104,11 @@ def instance(seed: int) -> tuple[Demands, Topology, Network]:
     names = [site_name(k) for k in range(sites)]
     made = federated_rounds(shapes, names, HUB, rounds, rng)
     settings = TransportSettings(
-        setup_s=float(rng.choice([0.02, 1.0, 5.0, 10.0, 30.0])),
+        setup_s=float(rng.choice([0.02, 1.0, 10.0, 30.0, 60.0])),
         guard_s=0.01,
         circuit_gbps=100.0,
         site_ports=1,
-        hub_ports=int(rng.choice([1, 1, 2])),
+        hub_ports=int(rng.choice([1, 1, 1, 2])),
         candidate_paths=1,
         packet_share=float(rng.choice([0.0003, 0.0005, 0.001, 0.002, 0.005])),
     )

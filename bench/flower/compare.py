@@ -27,8 +27,40 @@ from ranloom.federated.payload import Payload
 _ARITHMETICS = ("float32", "float64", "fixed64")
 
 
-def main() -> None:
-    """Run."""
+def double_precision() -> dict[str, float]:
+    """The same in float64 on both sides: updates and sums. Every second update, for memory."""
+    vectors, weights = make_updates(25)
+    doubles = [v.astype(np.float64) for v in vectors]
+    records = [
+        RecordDict(
+            {
+                "arrays": ArrayRecord(
+                    {f"t{i:03d}": Array(v[a:b].copy()) for i, (a, b) in enumerate(bounds())}
+                ),
+                "metrics": MetricRecord({"num-examples": n}),
+            }
+        )
+        for v, n in zip(doubles, weights, strict=True)
+    ]
+    payloads = [Payload("fp64", v.size, v.tobytes()) for v in doubles]
+    figures = {
+        "flower_float64_s": cpu_s(lambda: aggregate_arrayrecords(records, "num-examples")),
+        **{
+            f"{name}_fp64_float64_s": cpu_s(
+                lambda c=c: ours(payloads, weights, "float64", checked=c)
+            )
+            for name, c in (("ours", False), ("checked", True))
+        },
+    }
+    for name in ("ours", "checked"):
+        figures[f"{name}_fp64_float64_times_faster"] = (
+            figures["flower_float64_s"] / figures[f"{name}_fp64_float64_s"]
+        )
+    return figures
+
+
+def single_precision() -> dict[str, float]:
+    """Updates of float32 through Flower's three functions and ours."""
     vectors, weights = make_updates()
     cuts = bounds()
     payloads = [Payload("fp32", v.size, v.tobytes()) for v in vectors]
@@ -78,6 +110,12 @@ def main() -> None:
             figures[f"{name}_{arithmetic}_times_faster"] = (
                 flower_s / figures[f"{name}_{arithmetic}_s"]
             )
+    return figures
+
+
+def main() -> None:
+    """Run."""
+    figures = single_precision() | double_precision()
     store("aggregation_flower", figures)
     show(figures)
 

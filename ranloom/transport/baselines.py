@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from ranloom.transport.demands import NS_PER_S, BoolArray, Demands, IntArray
-from ranloom.transport.fluid import no_streams, simulate
+from ranloom.transport.fluid import simulate
 from ranloom.transport.network import Network
 from ranloom.transport.occupancy import Occupancy, Seat
 from ranloom.transport.plan import MISSED, PACKET, WINDOW, Plan, Window, no_segments
 from ranloom.transport.planner import plan_transfers
 from ranloom.transport.reservation import Reservation
+from ranloom.transport.streams import no_streams
 from ranloom.transport.wavelengths import colour_intervals
 from ranloom.transport.windows import Job, WindowRules
 

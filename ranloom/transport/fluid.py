@@ -21,7 +21,9 @@ import numpy as np
 from numba import njit
 
 from ranloom.transport.demands import NS_PER_S, FloatArray, IntArray
+from ranloom.transport.max_min import max_min_share
 from ranloom.transport.packet import Segments
+from ranloom.transport.streams import Streams
 
 #: Delay histogram: bins per decade from 1 us on; bin 0 holds what does not wait.
 _BINS_PER_DECADE = 50
@@ -34,66 +36,6 @@ _MOST_BINS = 2_000_000
 _INSTANT_S = 1e-9
 
 _STREAM_START, _STREAM_END, _RELEASE, _RESERVE = range(4)
-
-
-@njit(cache=True)
-def _share(
-    free: FloatArray,
-    first: IntArray,
-    links: IntArray,
-    count: FloatArray,
-    cap: FloatArray,
-    rate: FloatArray,
-) -> None:
-    """Max-min fair rate of each class' members; class j uses route ``j % routes``."""
-    routes = len(first) - 1
-    left = free.copy()
-    weight = np.zeros(len(free))
-    frozen = np.zeros(len(count), dtype=np.bool_)
-    for j in range(len(count)):
-        rate[j] = 0.0
-        frozen[j] = count[j] == 0.0
-        if not frozen[j]:
-            for e in range(first[j % routes], first[j % routes + 1]):
-                weight[links[e]] += count[j]
-    while True:
-        level = np.inf
-        for link in range(len(free)):
-            if weight[link] > 0.0:
-                level = min(level, max(left[link], 0.0) / weight[link])
-        capped = False
-        least = np.inf
-        for j in range(len(count)):
-            if not frozen[j]:
-                least = min(least, cap[j])
-        if least <= level:
-            level = least
-            capped = True
-        if level == np.inf:
-            return
-        for j in range(len(count)):
-            if frozen[j]:
-                continue
-            lo, hi = first[j % routes], first[j % routes + 1]
-            stops = capped and cap[j] <= level
-            if not capped:
-                for e in range(lo, hi):
-                    link = links[e]
-                    if max(left[link], 0.0) <= level * weight[link] * (1 + 1e-12):
-                        stops = True
-            if stops:
-                frozen[j] = True
-                rate[j] = level
-        # Take the frozen classes off together, so that the test above sees one state.
-        for link in range(len(free)):
-            weight[link] = 0.0
-            left[link] = free[link]
-        for j in range(len(count)):
-            for e in range(first[j % routes], first[j % routes + 1]):
-                if count[j] > 0.0 and frozen[j]:
-                    left[links[e]] -= count[j] * rate[j]
-                elif count[j] > 0.0:
-                    weight[links[e]] += count[j]
 
 
 @njit(cache=True)
@@ -203,7 +145,7 @@ def _play(
             count[routes + r] = waiting[r]
         if event == len(event_s) and running == 0:
             return
-        _share(free, first, links, count, cap, rate)
+        max_min_share(free, first, links, count, cap, rate)
         until = event_s[event] if event < len(event_s) else np.inf
         total = 0.0
         for r in range(routes):
@@ -273,23 +215,6 @@ def _play(
 
 
 @dataclass(frozen=True)
-class Streams:
-    """Background streams.
-
-    Args:
-        route: [n] route of each stream.
-        start_s: [n] arrival.
-        end_s: [n] end.
-        gbps: rate that each offers.
-    """
-
-    route: IntArray
-    start_s: FloatArray
-    end_s: FloatArray
-    gbps: float
-
-
-@dataclass(frozen=True)
 class FluidResult:
     """What the simulation saw.
 
@@ -311,41 +236,6 @@ class FluidResult:
     burstiness: float
     bin_s: float
     learning_gbit: float
-
-
-def no_streams() -> Streams:
-    """No background traffic."""
-    none = np.empty(0)
-    return Streams(np.empty(0, dtype=np.int64), none, none, 1.0)
-
-
-def poisson_streams(
-    mean_gbps: FloatArray,
-    *,
-    stream_gbps: float,
-    mean_s: float,
-    horizon_s: float,
-    rng: np.random.Generator,
-) -> Streams:
-    """Streams that arrive as Poisson processes and last exponentially long, in steady state.
-
-    Args:
-        mean_gbps: [routes] mean offered rate of each route.
-        stream_gbps: rate of one stream.
-        mean_s: mean duration.
-        horizon_s: arrivals stop then.
-        rng: random stream.
-    """
-    there = rng.poisson(mean_gbps / stream_gbps)
-    later = rng.poisson(mean_gbps / stream_gbps * horizon_s / mean_s)
-    count = there + later
-    total = int(count.sum())
-    route = np.repeat(np.arange(len(mean_gbps)), count)
-    start = rng.uniform(0.0, horizon_s, total)
-    # The first ones of each route run already; what is left of them is exponential again.
-    before = np.cumsum(count) - count
-    start[np.arange(total) - before[route] < there[route]] = 0.0
-    return Streams(route, start, start + rng.exponential(mean_s, total), stream_gbps)
 
 
 def simulate(

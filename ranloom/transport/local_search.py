@@ -18,6 +18,8 @@ from ranloom.transport.state import PlanState
 
 #: Windows up to which all of them may be placed anew for one more.
 _MOST_RESCHEDULED = 80
+#: Demands of a part up to which packets and riders are exchanged: the work grows as their cube.
+_MOST_EXCHANGED = 300
 #: Candidates in a row that may find no place after a shake.
 _PATIENCE = 6
 #: Shakes in a row without gain that end the search.
@@ -224,7 +226,7 @@ def _exchange(state: PlanState, number: int) -> None:
     the caller takes the move back.
     """
     part = state.side.parts[number]
-    if len(part.covers) > 1:
+    if len(part.covers) > 1 or len(part.rows) > _MOST_EXCHANGED:
         return
     riding = np.zeros(len(state.mode), dtype=np.bool_)
     riding[part.rows] = (state.mode[part.rows] == WINDOW) & state.can_packet[part.rows]

@@ -8,9 +8,10 @@ import numpy as np
 
 from ranloom.errors import InputError
 from ranloom.transport.demands import NS_PER_S, FloatArray, IntArray
-from ranloom.transport.fluid import FluidResult, Streams, poisson_streams, simulate
+from ranloom.transport.fluid import FluidResult, simulate
 from ranloom.transport.network import Network
 from ranloom.transport.plan import MISSED, PACKET, WINDOW, Plan, no_segments
+from ranloom.transport.streams import Streams, poisson_streams
 
 
 @dataclass(frozen=True)

@@ -21,10 +21,11 @@ from ranloom.transport.baselines import (
     aggregate_plan,
 )
 from ranloom.transport.demands import NS_PER_S, Demands
-from ranloom.transport.fluid import no_streams, simulate
+from ranloom.transport.fluid import simulate
 from ranloom.transport.measures import PortPower, measures
 from ranloom.transport.network import Network, TransportSettings, build_network
 from ranloom.transport.plan import WINDOW, Plan, no_segments
+from ranloom.transport.streams import no_streams
 from ranloom.transport.topology import Topology
 
 #: Largest transfer that bisection looks at.

@@ -7,15 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from ranloom.transport.fluid import (
-    FluidResult,
-    Streams,
-    no_streams,
-    poisson_streams,
-    simulate,
-)
+from ranloom.transport.fluid import FluidResult, simulate
 from ranloom.transport.packet import Segments
 from ranloom.transport.plan import no_segments
+from ranloom.transport.streams import Streams, no_streams, poisson_streams
 
 S = 1_000_000_000
 GBIT = 125_000_000  # bytes
