@@ -17,7 +17,8 @@ from ranloom.training.mlr import DeferralTrigger
 from ranloom.training.quotas import DebtQuotas
 from ranloom.training.sample_queue import MicroBatchQueue
 from ranloom.training.settings import CoordinatorSettings
-from ranloom.training.step_cycle import StepCycle, StepPhase, StepPlan
+from ranloom.training.step_cycle import StepCycle
+from ranloom.training.step_plan import StepPhase, StepPlan
 from ranloom.training.timing import NominalStep
 
 

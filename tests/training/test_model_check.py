@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ranloom.training.model_check.bugs import BUGS
-from ranloom.training.model_check.model import Scope
+from ranloom.training.model_check.model import Model
+from ranloom.training.model_check.scope import Scope
 from ranloom.training.model_check.search import TooManyStatesError, search
 
 
@@ -48,6 +49,39 @@ def test_the_way_to_a_violation_is_told():
         found = search(bug.scope)
     assert "merged before it is complete" in found.violation
     assert [step.split(" ")[0] for step in found.path] == ["site"] * len(found.path)
+
+
+FAULTS = ("dies", "crashes", "comes back", "budget", "boundary")
+
+
+def take(model, state, *parts):
+    """The next state by the step whose name has all of these parts."""
+    return next(after for name, after in model.next(state) if all(part in name for part in parts))
+
+
+def test_a_new_writer_is_asked_only_after_its_inventory():
+    """Site 2 inherits a checkpoint while it lags by an update, the coordinator having crashed."""
+    model = Model(Scope(deaths=1, crashes=1, micro_batches=1, step_micro_batches=1))
+    state = model.start()
+    while True:
+        quiet = {n: s for n, s in model.next(state) if not any(fault in n for fault in FAULTS)}
+        lags = [name for name in quiet if name.startswith("site 2 takes Apply")]
+        if lags and len(quiet) > 1 and any("WriteCheckpoint" in name for name in quiet):
+            break
+        state = next(after for name, after in quiet.items() if name not in lags)
+    state = take(model, state, "site 0 dies")
+    state = take(model, state, "the coordinator crashes")
+    state = take(model, state, "coordinator takes SiteLost")
+    (told,) = [n for n, _ in model.next(state) if n.startswith("site 2 takes")]
+    assert "RequestInventory" in told
+    assert "WriteCheckpoint" not in told
+    asked = False
+    while not model.check(state):
+        name, state = next(
+            (n, s) for n, s in model.next(state) if not any(fault in n for fault in FAULTS)
+        )
+        asked |= name.startswith("site 2 takes") and "WriteCheckpoint" in name
+    assert asked
 
 
 def test_a_search_can_be_given_up():

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from ranloom.training.model_check.bugs import BUGS
-from ranloom.training.model_check.model import Scope
+from ranloom.training.model_check.scope import Scope
 from ranloom.training.model_check.search import Searched, search
 
 SHORT = (
@@ -27,6 +27,7 @@ SHORT = (
     Scope(deaths=1, step_micro_batches=1),
     Scope(moves=1, deaths=1),
     Scope(moves=1, deaths=1, step_micro_batches=1),
+    Scope(moves=1, deaths=1, crashes=1, micro_batches=1, step_micro_batches=1),
 )
 """Minutes on one core."""
 

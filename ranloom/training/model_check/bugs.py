@@ -11,7 +11,7 @@ from ranloom.training.dispatch import Dispatcher
 from ranloom.training.layout_change import LayoutChange
 from ranloom.training.ledger import Fate, StepLedger
 from ranloom.training.messages import Action, Part
-from ranloom.training.model_check.model import Scope
+from ranloom.training.model_check.scope import Scope
 from ranloom.training.reduction import Reduction
 from ranloom.training.run_cycle import RunCycle
 from ranloom.training.step_cycle import StepCycle

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from ranloom.training.coordinator import Coordinator
 from ranloom.training.layout import NO_SITE, Layout
@@ -41,55 +40,13 @@ from ranloom.training.model_check.parts import (
     one_cost_a_layer,
     thaw,
 )
-from ranloom.training.settings import CoordinatorSettings
+from ranloom.training.model_check.scope import Left, Scope, settings_of
 from ranloom.training.tokens import Token
 
 SITES = 3
 LAYERS = 3
 _LAYOUT = Layout(0, (0, 1, LAYERS), ((0, 1), (2, NO_SITE)))
 _MOVED = (0, 2, LAYERS)
-_FOREVER_S = 1e9
-
-
-@dataclass(frozen=True)
-class Scope:
-    """What may happen in a run.
-
-    Args:
-        micro_batches: samples, one in a micro-batch.
-        step_micro_batches: micro-batches of a step.
-        deaths: sites that may die.
-        returns: dead sites that may come back.
-        moves: times that a boundary may move.
-        crashes: crashes of the coordinator.
-        cuts: times that a site's budget may change, so that work moves: the last change is a cut to
-            an eighth, the one before it a rise to eight times, and so on.
-        tied: whether first and last stage share a weight.
-        instant_tasks: whether tasks and the exchange of their inputs take no time, so that only
-            the coordinator's messages, sums, totals and copies interleave.
-        unsynced: whether a crash may forget the last event although it was acted upon.
-    """
-
-    micro_batches: int = 2
-    step_micro_batches: int = 2
-    deaths: int = 0
-    returns: int = 0
-    moves: int = 0
-    crashes: int = 0
-    cuts: int = 0
-    tied: bool = False
-    instant_tasks: bool = True
-    unsynced: bool = False
-
-
-class Left(NamedTuple):
-    """What may still happen."""
-
-    deaths: int
-    returns: int
-    moves: int
-    crashes: int
-    cuts: int
 
 
 State = bytes
@@ -145,7 +102,7 @@ class Model:
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
         costs = one_cost_a_layer(LAYERS)
-        self.cores = Cores(Coordinator(_settings(scope), _LAYOUT, costs))
+        self.cores = Cores(Coordinator(settings_of(scope), _LAYOUT, costs))
         self.sites = Sites(costs)
         self._queues = Names()
         self._stores = Names()
@@ -432,34 +389,3 @@ def _shown(messages: Iterable[Any]) -> str:
 
 def _joined(site: int, nonce: int) -> SiteJoined:
     return SiteJoined(site, nonce, 1 << 40, 1.0)
-
-
-def _settings(scope: Scope) -> CoordinatorSettings:
-    return CoordinatorSettings(
-        micro_batch_samples=1,
-        step_micro_batches=scope.step_micro_batches,
-        min_step_micro_batches=1,
-        max_steps=1 << 30,
-        micro_batch_limit=scope.micro_batches,
-        window=scope.step_micro_batches,
-        hop_s=0.0,
-        reduce_fanout=2,
-        control_interval_s=_FOREVER_S,
-        slack_fraction=0.0,
-        steal_gain=0.1,
-        exact_assignment=100,
-        speculate=False,
-        error_weight=0.5,
-        margin_errors=0.0,
-        debt_gain=0.5,
-        max_debt_samples=10.0,
-        mlr_threshold=1.0,
-        mlr_weight=0.5,
-        mlr_patience_steps=1,
-        mlr_min_gain=1.0,
-        lease_s=_FOREVER_S,
-        checkpoint_steps=1,
-        tied_embeddings=scope.tied,
-        rerouting=True,
-        rebalancing=False,
-    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from ranloom.training.model_check.model import Model, Scope, State
+from ranloom.training.model_check.model import Model, State
 from ranloom.training.model_check.parts import ModelViolationError
+from ranloom.training.model_check.scope import Scope
 
 
 class TooManyStatesError(RuntimeError):

@@ -51,7 +51,7 @@ from ranloom.training.runtime.setup import TrainingSetup, difference
 from ranloom.training.runtime.transport import Endpoint, Identity, LinkLimits
 from ranloom.training.runtime.wire import Packet
 from ranloom.training.settings import CoordinatorSettings
-from ranloom.training.step_cycle import StepPhase
+from ranloom.training.step_plan import StepPhase
 from ranloom.training.tokens import Direction
 
 _SITE_EVENTS = tuple(kind for kind in get_args(Event) if "site" in get_type_hints(kind))
