@@ -48,6 +48,7 @@ from ranloom.mac.model import CellModel
 from ranloom.traffic import scenario as scenarios
 from ranloom.traffic.scenario import Scenario, Source
 from stages._cell import BLER_PATH, Base, cell_config, load_model
+from stages._controllers import LimitParams
 
 _STREAM = 20  # child of the seed that belongs to this stage
 
@@ -98,18 +99,6 @@ class SearchParams(StageParams):
         return Search(
             self.trials, self.thresholds_bytes, self.patiences, tuple(sorted(set(self.steps_sm)))
         )
-
-
-class LimitParams(StageParams):
-    """What a setting has to meet against ``noctrl``."""
-
-    transitions_ratio: float = Field(ge=1, description="times fewer transitions")
-    mean_sm_pct: float = Field(ge=0, description="higher mean reservation, per cent")
-    delay_p95_ms: float = Field(ge=0, description="later 95th percentile, ms")
-    delay_p95_pct: float = Field(ge=0, description="or this share of it, per cent")
-    throughput_pct: float = Field(ge=0, description="lower throughput, per cent")
-    harq_met_pct: float = Field(ge=0, description="less feedback in time, percentage points")
-    decode_over_1ms_pct: float = Field(ge=0, description="more decodes above 1 ms, points")
 
 
 class Params(StageParams):

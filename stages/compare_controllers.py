@@ -36,8 +36,7 @@ from ranloom.mac.simulate import simulate
 from ranloom.traffic import scenario as scenarios
 from ranloom.traffic.scenario import Scenario, Source
 from stages._cell import BLER_PATH, Base, cell_config, load_model
-from stages.calibrate_scheduler import LimitParams
-from stages.generate_traces import WeaverPlusTable
+from stages._controllers import LimitParams, WeaverPlusTable
 
 _STREAM = 40  # child of the seed that belongs to this stage
 NEVER = "weaver_never"  # weaver whose threshold is never passed

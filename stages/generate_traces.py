@@ -44,6 +44,7 @@ from ranloom.traffic.diurnal import HOURS, read_loads
 from ranloom.traffic.macro import MacroCell, macro
 from ranloom.traffic.scenario import Scenario, Source
 from stages._cell import BLER_PATH, Base, cell_config, load_model
+from stages._controllers import WeaverPlusTable
 
 _STREAM = 30  # child of the seed that belongs to this stage
 MACRO = "macro"
@@ -97,19 +98,6 @@ class MacroParams(StageParams):
     def cell(self) -> MacroCell:
         """What every cell has in common."""
         return MacroCell(**{k: v for k, v in vars(self).items() if k != "seconds_per_hour"})
-
-
-class WeaverPlusTable(StageParams):
-    """Meaning of each in ``ranloom.mac.controllers.weaver_plus.WeaverPlusParams``."""
-
-    delay_target_ms: float = Field(ge=0, le=1e5, description="delay that asks for nothing, ms")
-    delay_ceiling_ms: float = Field(ge=0, le=1e5, description="highest target, ms")
-    percentile: float = Field(ge=1, le=99.9, description="of uncontrolled delays, per cent")
-    delay_allowance_ms: float = Field(ge=0, le=1e5, description="later than uncontrolled, ms")
-    memory_s: float = Field(gt=0, le=1e6, description="time constant of the percentile, s")
-    sm_allowance: float = Field(ge=-1, le=10, description="higher mean reservation, as a share")
-    credit_limit_sm_s: float = Field(ge=0, le=1e6, description="most credit kept, SM s")
-    down_share: float = Field(ge=0, le=1, description="share of the delay a step down may use")
 
 
 class OfflineParams(StageParams):
