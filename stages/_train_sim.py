@@ -39,7 +39,7 @@ from ranloom.training.simulator.comparison import (
 )
 from ranloom.training.simulator.experiment import Experiment, SystemRun
 from ranloom.training.simulator.network import CircuitWindow
-from stages._train_params import Params
+from stages._train_params import CapacityParams, Params
 
 PUBLISHED, RECONCILED = "published", "reconciled"
 CIRCUITS = "weaver_circuits"
@@ -78,6 +78,10 @@ class Sites:
         """
         mine = system.startswith(WEAVER) or system == _PERFECT
         own = params.sim.weaver if mine else params.sim.baselines
+        return self.drawn(params, own, count, seconds)
+
+    def drawn(self, params: Params, own: CapacityParams, count: int, seconds: int) -> np.ndarray:
+        """Independent draws from the traces of one way to share the GPU."""
         pool = trace_pool(self.spare, params.sim.scenarios, own.controller, own.mechanism)
         return draw_traces(pool, count, seconds, params.base.seed)
 
@@ -295,7 +299,33 @@ def adapt_reconciled(params: Params, sites: Sites) -> tuple[dict[str, Any], list
                     done, tflops, dynamic.shift_threshold
                 ).air_handled_pct,
             }
+    metrics["halves"] = _halves(params, experiment, compared, sites)
     return metrics, runs
+
+
+def _halves(
+    params: Params, experiment: Experiment, compared: Compared, sites: Sites
+) -> dict[str, dict[str, float]]:
+    """Elastic and static training, each on the reservations of several schedulers.
+
+    Along a row: what the scheduler brings; down a column: what elastic training brings.
+    """
+    dynamic = params.dynamic
+    found: dict[str, dict[str, float]] = {}
+    for own in dynamic.halves:
+        tflops = with_drops(
+            sites.drawn(params, own, params.sim.sites, int(np.ceil(dynamic.duration_s))),
+            dynamic.drops,
+            dynamic.drop_left,
+            dynamic.drop_length_s,
+            params.base.seed,
+        )
+        elastic = run_weaver(experiment, compared, tflops, compiled=True)
+        rigid = run_baseline(experiment, compared, tflops, "static", elastic.plan, compiled=True)
+        for name, done in (("elastic", elastic), ("static", rigid)):
+            rate = figures(experiment, done, len(tflops)).tokens_per_s
+            found.setdefault(name, {})[own.controller] = rate
+    return found
 
 
 def agree(params: Params, sites: Sites) -> dict[str, float]:
