@@ -282,23 +282,25 @@ def adapt_reconciled(params: Params, sites: Sites) -> tuple[dict[str, Any], list
     for name in dynamic.systems:
         runs.append(run_baseline(experiment, compared, tflops, name, weaver.plan, compiled=True))
     metrics = _dynamic_metrics(params, experiment, runs, tflops)
-    for knob, values in (
-        ("slack_fraction", dynamic.air_slacks),
-        ("mlr_threshold", dynamic.mlr_thresholds),
-    ):
-        for value in values:
-            settings = replace(compared.settings, **{knob: value})
-            changed = replace(compared, settings=settings)
-            done = run_weaver(experiment, changed, tflops, compiled=True)
-            found = figures(experiment, done, len(tflops))
-            metrics.setdefault(f"by_{knob}", {})[f"{100 * value:.0f}_pct"] = {
-                "tokens_per_s": found.tokens_per_s,
-                "cv_pct": found.cv_pct,
-                "mlr_events": done.replans,
-                "air_handled_pct": adaptation(
-                    done, tflops, dynamic.shift_threshold
-                ).air_handled_pct,
-            }
+    settings = compared.settings
+    variants = [
+        ("slack_fraction", value, replace(settings, slack_fraction=value))
+        for value in dynamic.air_slacks
+    ] + [
+        ("mlr_threshold", value, replace(settings, mlr_threshold=value))
+        for value in dynamic.mlr_thresholds
+    ]
+    for knob, value, varied in variants:
+        changed = replace(compared, settings=varied)
+        done = run_weaver(experiment, changed, tflops, compiled=True)
+        found = figures(experiment, done, len(tflops))
+        handled = adaptation(done, tflops, dynamic.shift_threshold).air_handled_pct
+        metrics.setdefault(f"by_{knob}", {})[f"{100 * value:.0f}_pct"] = {
+            "tokens_per_s": found.tokens_per_s,
+            "cv_pct": found.cv_pct,
+            "mlr_events": done.replans,
+            "air_handled_pct": handled,
+        }
     metrics["halves"] = _halves(params, experiment, compared, sites)
     return metrics, runs
 
