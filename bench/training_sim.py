@@ -215,6 +215,11 @@ def main() -> None:
         "coordinator_cpu_per_step_of_64_tasks_ms": step_cost_ms(),
         "event_mode_events_per_s": events_per_s(),
     }
+    task_us = 1000.0 * figures["coordinator_cpu_per_step_of_64_tasks_ms"] / 64
+    tick_share = figures["control_interval_512_sites_us"] / 512 / 200_000.0
+    figures["coordinator_cpu_per_task_us"] = task_us
+    # App. F: one core, a site reporting two tasks a second, a control interval of 200 ms
+    figures["sites_of_one_coordinator_core"] = 1.0 / (2e-6 * task_us + tick_share)
     for name, stages, replicas in (("480_sites", 40, 12), ("2048_sites", 32, 64)):
         for rerouting in (False, True):
             rate, thousand = fast_path(stages, replicas, 43 if stages == 40 else 8, rerouting, 8)

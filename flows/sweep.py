@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,25 @@ from pipeline.check import check
 from pipeline.cli import headline
 from pipeline.registry import discover
 from ranloom.errors import InputError
+
+READY: dict[str, dict[str, list[Any]]] = {
+    "sites": {"train_sites.scaling.sites": [[8], [32], [128], [512], [2048]]},
+    "scheduler": {"train_sites.sim.weaver.controller": ["weaver", "noctrl"]},
+    "micro_batch": {"train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]]},
+    "thresholds": {
+        "train_sites.control.slack_fraction": [0.05, 0.1, 0.2],
+        "train_sites.control.mlr_threshold": [0.3, 0.4, 0.5],
+    },
+    "burstiness": {
+        "train_sites.dynamic.drops": [0, 20, 41, 80],
+        "train_sites.dynamic.drop_length_s": [[2, 10], [10, 60], [60, 120]],
+    },
+    "core": {
+        "train_sites.scaling.star.core_core_ms": [5, 20, 50],
+        "train_sites.scaling.star.peer_gbps": [1, 10, 25],
+    },
+}
+"""Grids for questions that the paper leaves open; ``python -m flows.sweep NAME`` runs one."""
 
 
 def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
@@ -97,3 +117,9 @@ def sweep(
             f"{len(failed)} of {len(todo)} points failed: " + "; ".join(failed)
         )
     return rows
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1] not in READY:
+        sys.exit(f"usage: python -m flows.sweep NAME; allowed: {', '.join(READY)}")
+    sweep(READY[sys.argv[1]], targets=["train_sites"])

@@ -134,6 +134,9 @@ class DynamicParams(StageParams):
     optimizer_on_host: bool = Field(description="optimizer state in host memory (App. E)")
     air_slacks: tuple[float, ...] = Field(description="theta_AIR of the sensitivity (Table 14)")
     mlr_thresholds: tuple[float, ...] = Field(description="theta_MLR of the sensitivity (Table 14)")
+    halves: tuple[CapacityParams, ...] = Field(
+        description="reservations under which elastic and static training are compared"
+    )
 
 
 class ReconciledParams(StageParams):

@@ -39,7 +39,7 @@ from ranloom.training.simulator.comparison import (
 )
 from ranloom.training.simulator.experiment import Experiment, SystemRun
 from ranloom.training.simulator.network import CircuitWindow
-from stages._train_params import Params
+from stages._train_params import CapacityParams, Params
 
 PUBLISHED, RECONCILED = "published", "reconciled"
 CIRCUITS = "weaver_circuits"
@@ -78,6 +78,10 @@ class Sites:
         """
         mine = system.startswith(WEAVER) or system == _PERFECT
         own = params.sim.weaver if mine else params.sim.baselines
+        return self.drawn(params, own, count, seconds)
+
+    def drawn(self, params: Params, own: CapacityParams, count: int, seconds: int) -> np.ndarray:
+        """Independent draws from the traces of one way to share the GPU."""
         pool = trace_pool(self.spare, params.sim.scenarios, own.controller, own.mechanism)
         return draw_traces(pool, count, seconds, params.base.seed)
 
@@ -278,24 +282,52 @@ def adapt_reconciled(params: Params, sites: Sites) -> tuple[dict[str, Any], list
     for name in dynamic.systems:
         runs.append(run_baseline(experiment, compared, tflops, name, weaver.plan, compiled=True))
     metrics = _dynamic_metrics(params, experiment, runs, tflops)
-    for knob, values in (
-        ("slack_fraction", dynamic.air_slacks),
-        ("mlr_threshold", dynamic.mlr_thresholds),
-    ):
-        for value in values:
-            settings = replace(compared.settings, **{knob: value})
-            changed = replace(compared, settings=settings)
-            done = run_weaver(experiment, changed, tflops, compiled=True)
-            found = figures(experiment, done, len(tflops))
-            metrics.setdefault(f"by_{knob}", {})[f"{100 * value:.0f}_pct"] = {
-                "tokens_per_s": found.tokens_per_s,
-                "cv_pct": found.cv_pct,
-                "mlr_events": done.replans,
-                "air_handled_pct": adaptation(
-                    done, tflops, dynamic.shift_threshold
-                ).air_handled_pct,
-            }
+    settings = compared.settings
+    variants = [
+        ("slack_fraction", value, replace(settings, slack_fraction=value))
+        for value in dynamic.air_slacks
+    ] + [
+        ("mlr_threshold", value, replace(settings, mlr_threshold=value))
+        for value in dynamic.mlr_thresholds
+    ]
+    for knob, value, varied in variants:
+        changed = replace(compared, settings=varied)
+        done = run_weaver(experiment, changed, tflops, compiled=True)
+        found = figures(experiment, done, len(tflops))
+        handled = adaptation(done, tflops, dynamic.shift_threshold).air_handled_pct
+        metrics.setdefault(f"by_{knob}", {})[f"{100 * value:.0f}_pct"] = {
+            "tokens_per_s": found.tokens_per_s,
+            "cv_pct": found.cv_pct,
+            "mlr_events": done.replans,
+            "air_handled_pct": handled,
+        }
+    metrics["halves"] = _halves(params, experiment, compared, sites)
     return metrics, runs
+
+
+def _halves(
+    params: Params, experiment: Experiment, compared: Compared, sites: Sites
+) -> dict[str, dict[str, float]]:
+    """Elastic and static training, each on the reservations of several schedulers.
+
+    Along a row: what the scheduler brings; down a column: what elastic training brings.
+    """
+    dynamic = params.dynamic
+    found: dict[str, dict[str, float]] = {}
+    for own in dynamic.halves:
+        tflops = with_drops(
+            sites.drawn(params, own, params.sim.sites, int(np.ceil(dynamic.duration_s))),
+            dynamic.drops,
+            dynamic.drop_left,
+            dynamic.drop_length_s,
+            params.base.seed,
+        )
+        elastic = run_weaver(experiment, compared, tflops, compiled=True)
+        rigid = run_baseline(experiment, compared, tflops, "static", elastic.plan, compiled=True)
+        for name, done in (("elastic", elastic), ("static", rigid)):
+            rate = figures(experiment, done, len(tflops)).tokens_per_s
+            found.setdefault(name, {})[own.controller] = rate
+    return found
 
 
 def agree(params: Params, sites: Sites) -> dict[str, float]:

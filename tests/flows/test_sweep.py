@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from flows import dvc_process, sweep
+from pipeline import params as parameters
 
 
 def test_points_cover_the_grid() -> None:
@@ -18,6 +19,18 @@ def test_points_cover_the_grid() -> None:
         {"a.x": "v", "b.y": 2},
     ]
     assert list(sweep.points({})) == [{}]
+
+
+@pytest.mark.parametrize("name", sweep.READY)
+def test_ready_sweeps_name_parameters_that_exist(name: str, root: Path) -> None:
+    document = parameters.load(root / "params.yaml")
+    for key, values in sweep.READY[name].items():
+        place = document
+        for part in key.split("."):
+            assert part in place, key
+            place = place[part]
+        for value in values:
+            assert isinstance(value, list) == isinstance(place, list), key
 
 
 @pytest.mark.usefixtures("prefect_server")

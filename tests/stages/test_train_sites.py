@@ -44,9 +44,10 @@ TINY: dict[str, Any] = {
         "drops": 12,
         "air_slacks": [],
         "mlr_thresholds": [0.3, 0.9],
+        "halves": [{"controller": "weaver", "mechanism": "green_context"}],
     },
     "reconciled": {"step_samples": 64, "duration_s": {"opt-125m": 30}},
-    "baselines": {"trials": 5, "population": 5},
+    "baselines": {"trials": 5, "population": 5, "epoch_steps": 4},
     "scaling": {
         "sites": [64],
         "large_models": ["opt-30b"],
@@ -146,6 +147,7 @@ def test_tables_metrics_and_determinism(block, paths, tmp_path, monkeypatch):
         assert name in second
     assert first.metrics["fitted_constants"] == 0
     assert first.metrics["agreement"]["event_vs_closed_max_pct"] < 3.0
+    assert set(second["dynamic"]["halves"]) == {"elastic", "static"}
     events = [v["mlr_events"] for v in second["dynamic"]["by_mlr_threshold"].values()]
     assert events == sorted(events, reverse=True)
     assert first.measured == {"real": {"sites": 4}}

@@ -50,7 +50,7 @@ def section(data: ReportData) -> Section:
             ),
             *training_live.pictures(data),
         ),
-        (_table(data), _prediction_grid(data), _memory_grid(data)),
+        (_table(data), _prediction_grid(data), _memory_grid(data), _halves_grid(data)),
         notes=(*_orderings(data), *contradictions(data)),
     )
 
@@ -120,6 +120,18 @@ def _memory_grid(data: ReportData) -> Grid:
         "in work, at least one a stage: 2 bytes a parameter of the whole model on its first site.",
         ["model", "system", "published", "published inputs", "reconciled"],
         rows,
+    )
+
+
+def _halves_grid(data: ReportData) -> Grid:
+    """What the scheduler and what elastic training bring, each without the other."""
+    rates = lookup(data.metrics["train_sites"], "reconciled.dynamic.halves") or {}
+    controllers = list(dict.fromkeys(c for row in rates.values() for c in row))
+    return Grid(
+        "Changing capacity, OPT-13B: token/s by scheduler (across) and by elastic or static "
+        "training (down), reconciled assumptions.",
+        ["training", *(style.title(controller) for controller in controllers)],
+        [[name, *(row.get(c) for c in controllers)] for name, row in rates.items()],
     )
 
 

@@ -45,7 +45,7 @@ def _carried_s(plane: SyncPlane, source: int, target: int, gbit: float, start_s:
                 if windows[w, 3] > now_s:
                     edge_s = min(edge_s, windows[w, 3])
         if not np.isfinite(edge_s) or rate * (edge_s - now_s) >= gbit:
-            return now_s + gbit / rate
+            return float(now_s + gbit / rate)
         gbit -= rate * (edge_s - now_s)
         now_s = edge_s
 
@@ -61,7 +61,7 @@ def send(
         part = gbit / plane.shape[1]
         end_s = max(end_s, _carried_s(plane, source, target, part, now_s))
     plane.free_s[source, target] = end_s
-    return end_s + plane.latency_s[source, target]
+    return float(end_s + plane.latency_s[source, target])
 
 
 @njit(cache=True)

@@ -20,7 +20,7 @@ from ranloom.training.layout_keeper import LayoutKeeper
 from ranloom.training.ledger import Fate, StepLedger
 from ranloom.training.links import Links
 from ranloom.training.membership import Members
-from ranloom.training.messages import CopyDone, NoteKind, Prepared
+from ranloom.training.messages import CopyDone, Note, NoteKind, Prepared
 from ranloom.training.mlr import DeferralTrigger
 from ranloom.training.quotas import DebtQuotas
 from ranloom.training.sample_queue import MicroBatchQueue
@@ -266,7 +266,7 @@ class FastRun:
         self._close(step, drawn, predicted_s, reroutes)
         return True
 
-    def _leave(self, step: fast_step.Step, stop_s: float) -> None:
+    def _leave(self, step: fast_state.Step, stop_s: float) -> None:
         """The run ends within a step: what is complete counts."""
         done_s = step.rows["done_s"][step.rows["fate"] == Fate.COMPLETE]
         self.record.completions_s.append(np.sort(done_s[done_s <= stop_s]))
@@ -424,7 +424,7 @@ class FastRun:
                 change.on_copied(CopyDone(site, _INCARNATION, change.new.epoch, 0))
         change.seal()
         actions, committed = self.keeper.move(0, self.now_s)
-        kinds = {note.kind: note.value for note in actions if hasattr(note, "kind")}
+        kinds = {note.kind: note.value for note in actions if isinstance(note, Note)}
         if NoteKind.LAYOUT_PREPARE in kinds:
             for transfer in change.transfers:
                 change.on_prepared(Prepared(transfer.target, _INCARNATION, change.new.epoch, True))

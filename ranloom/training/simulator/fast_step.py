@@ -14,6 +14,8 @@ stands in, and would not see a change in another one.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -163,7 +165,7 @@ def finish_s(tflops: np.ndarray, site: int, start_s: float, flop: float) -> floa
         rate = tflops[site, place] * 1e12
         can = rate * (second + 1 - now_s)
         if can >= flop:
-            return now_s + flop / rate
+            return float(now_s + flop / rate)
         flop -= can
         second += 1
         now_s = float(second)
@@ -178,7 +180,7 @@ def ship(links: np.ndarray, size_gbit: float, source: int, target: int, send_s: 
     link = links[source, target]
     end_s = max(send_s, link.free_s) + size_gbit / link.gbps
     link.free_s = end_s
-    return end_s + link.latency_s
+    return float(end_s + link.latency_s)
 
 
 # --- a step --------------------------------------------------------------------------------------
@@ -416,7 +418,7 @@ def advance(step: Step, until_s: float) -> None:
 def _merged_s(
     rows: np.ndarray,
     held: np.ndarray,
-    one: np.void,
+    one: Any,
     site: int,
     row: int,
     limit: int,
