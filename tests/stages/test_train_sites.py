@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 
 from pipeline import params as parameters
 from pipeline.io import Inputs, Outputs
+from ranloom.errors import InputError
 from stages import train_sites
 from stages.train_sites import STAGE
 
