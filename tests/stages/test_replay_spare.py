@@ -224,7 +224,7 @@ def test_broken_traces_are_named(root: Path, tmp_path: Path) -> None:
         run(root, paths, tmp_path / "out")
 
 
-def cards(root: Path) -> dict[str, Path]:
+def card_files(root: Path) -> dict[str, Path]:
     return {
         "card": root / "data/cards/dgx_spark.yaml",
         "training_card": root / "data/cards/l40s.yaml",
@@ -235,16 +235,16 @@ def test_a_broken_card_is_found_by_check(root: Path, tmp_path: Path) -> None:
     values = parameters.build(STAGE, parameters.load(root / "params.yaml"))
     broken = tmp_path / "card.yaml"
     broken.write_text("name: x\n")
-    for name in cards(root):
+    for name in card_files(root):
         with pytest.raises(InputError, match=r"card\.yaml"):
-            list(replay_spare.check(values, {**cards(root), name: broken}))
+            list(replay_spare.check(values, {**card_files(root), name: broken}))
 
 
 def test_unknown_mechanism_is_found_by_check(root: Path) -> None:
     document = parameters.load(root / "params.yaml")
     document["replay_spare"]["mechanism_of"] = {"weaver": "magic"}
     values = parameters.build(STAGE, document)
-    (fault,) = replay_spare.check(values, cards(root))
+    (fault,) = replay_spare.check(values, card_files(root))
     assert fault.where == "params.yaml: replay_spare.mechanism_of.weaver"
     assert fault.value == "magic"
 
@@ -252,6 +252,6 @@ def test_unknown_mechanism_is_found_by_check(root: Path) -> None:
 def test_scenario_without_its_comparison_is_found_by_check(root: Path) -> None:
     document = parameters.load(root / "params.yaml")
     del document["replay_spare"]["synthetic"]["scenarios"]["scenario_2"]["noctrl"]
-    (fault,) = replay_spare.check(parameters.build(STAGE, document), cards(root))
+    (fault,) = replay_spare.check(parameters.build(STAGE, document), card_files(root))
     assert fault.where == "params.yaml: replay_spare.synthetic.scenarios.scenario_2"
     assert "noctrl" in fault.allowed
