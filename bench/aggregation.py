@@ -25,7 +25,8 @@ import numpy as np  # noqa: E402
 from numpy.typing import NDArray  # noqa: E402
 
 from ranloom.federated.accumulator import Accumulator  # noqa: E402
-from ranloom.federated.aggregator import Aggregator, AggregatorConfig  # noqa: E402
+from ranloom.federated.aggregator import Aggregator  # noqa: E402
+from ranloom.federated.aggregator_config import AggregatorConfig  # noqa: E402
 from ranloom.federated.cutoff import CutOff  # noqa: E402
 from ranloom.federated.layout import TensorLayout  # noqa: E402
 from ranloom.federated.payload import Payload, encode, peak_magnitude  # noqa: E402

@@ -4,6 +4,9 @@
 ``planner``. Times are CPU seconds after compilation, the best of several. CP-SAT (OR-Tools)
 gets the planner's plan as a hint and ``--seconds`` of wall time for each instance; what it
 proves within them counts as an optimum, the rest as an incumbent.
+
+``python bench/planner.py --validate 10000`` plans random instances of every kind instead and
+has the independent validator check each calendar and refuse broken ones.
 """
 
 from __future__ import annotations
@@ -20,11 +23,19 @@ sys.path.insert(0, str(ROOT))
 
 import numpy as np  # noqa: E402
 
+from ranloom.transport.baselines import AGGREGATE_STRATEGIES, aggregate_plan  # noqa: E402
+from ranloom.transport.breakers import Breaker  # noqa: E402
 from ranloom.transport.calendar import calendar_of  # noqa: E402
 from ranloom.transport.demands import Demands  # noqa: E402
 from ranloom.transport.exact import refine  # noqa: E402
 from ranloom.transport.generators import HUB, ring, site_name  # noqa: E402
-from ranloom.transport.instances import RoundShape, federated_rounds  # noqa: E402
+from ranloom.transport.instances import (  # noqa: E402
+    RoundShape,
+    federated_rounds,
+    random_instance,
+    random_reservations,
+    scattered,
+)
 from ranloom.transport.load import load_topology  # noqa: E402
 from ranloom.transport.network import Network, TransportSettings, build_network  # noqa: E402
 from ranloom.transport.plan import Plan  # noqa: E402
@@ -35,7 +46,7 @@ from ranloom.transport.validator import validate  # noqa: E402
 LINKS = LinkDefaults(packet_gbps=10.0, wavelengths=16)
 #: LoRA aggregates of a 7B model: rank 16 on q, v (fp16); all linear, rank 16 and 64.
 PAYLOADS = (16_777_216, 80_000_000, 160_000_000, 320_000_000, 640_000_000)
-EFFORT_LARGE, EFFORT_SMALL = 100, 3_000
+EFFORT_LARGE, EFFORT_SMALL = 100, 10_000
 
 
 def metro(jobs: int, rounds: int, setup_s: float, share: float) -> tuple[Demands, Network]:
@@ -99,14 +110,14 @@ def instance(seed: int) -> tuple[Demands, Topology, Network]:
         site_ports=1,
         hub_ports=int(rng.choice([1, 1, 2])),
         candidate_paths=1,
-        packet_share=float(rng.choice([0.0005, 0.001, 0.002, 0.005, 0.02])),
+        packet_share=float(rng.choice([0.0003, 0.0005, 0.001, 0.002, 0.005])),
     )
     return made, topology, build_network(topology, [(n, HUB) for n in names], settings)
 
 
-def compared(count: int, seconds: float) -> Iterator[tuple[Plan, Plan, int, float]]:
+def compared(first: int, count: int, seconds: float) -> Iterator[tuple[Plan, Plan, int, float]]:
     """(our plan, CP-SAT's, how many objectives it proved, our CPU seconds)."""
-    for seed in range(count):
+    for seed in range(first, first + count):
         made, topology, network = instance(seed)
         began = time.process_time()
         plan = plan_transfers(made, network, strategy="ours", effort=EFFORT_SMALL)
@@ -121,11 +132,11 @@ def compared(count: int, seconds: float) -> Iterator[tuple[Plan, Plan, int, floa
         yield plan, solved.plan, solved.proven, cpu_s
 
 
-def quality(count: int, seconds: float) -> dict[str, float]:
+def quality(first: int, count: int, seconds: float) -> dict[str, float]:
     """How often the planner reaches CP-SAT's optima, and how far it is from its incumbents."""
     equal = proven = overloaded = within = 0
     worst_pct = worst_cpu_s = 0.0
-    for ours, theirs, level, cpu_s in compared(count, seconds):
+    for ours, theirs, level, cpu_s in compared(first, count, seconds):
         overloaded += theirs.missed_bytes > 0
         worst_cpu_s = max(worst_cpu_s, cpu_s)
         same = ours.objective[:2] == theirs.objective[:2]
@@ -148,21 +159,69 @@ def quality(count: int, seconds: float) -> dict[str, float]:
     }
 
 
+def soak(first: int, count: int) -> dict[str, float]:
+    """Calendars of random instances, all of which must pass, and broken ones, none of which may.
+
+    Three shaped strategies in turn; every third instance has several destinations, every fourth
+    a calendar of others.
+    """
+    faults = broken = refused = missed = 0
+    for seed in range(first, first + count):
+        made, topology, settings = random_instance(seed)
+        rng = np.random.default_rng(np.random.SeedSequence([33, seed]))
+        if seed % 3 == 0:
+            made = scattered(made, topology, rng)
+        end_s = float(made.deadline_ns.max()) / 1e9
+        others = random_reservations(topology, 3, end_s, rng) if seed % 4 == 0 else ()
+        network = build_network(topology, made.pairs(), settings)
+        strategy = AGGREGATE_STRATEGIES[seed % 5 % 3]
+        plan = aggregate_plan(strategy, made, network, effort=30, reservations=others)
+        calendar = calendar_of(plan, shaped=True)
+        found = validate(calendar, made, topology, settings, others)
+        if found:
+            print(seed, strategy, found[0])
+        faults += bool(found)
+        missed += plan.missed_bytes > 0
+        if seed % 10 == 0:
+            for one in Breaker(made, topology, settings, rng).broken(calendar).values():
+                broken += 1
+                refused += bool(validate(one, made, topology, settings, others))
+    return {
+        "instances": count,
+        "refused_calendars": faults,
+        "with_missed_bytes_pct": 100.0 * missed / count,
+        "broken_calendars": broken,
+        "broken_refused": refused,
+    }
+
+
+def keep(name: str, figures: dict[str, object]) -> None:
+    """Put figures under a name into ``bench/results.json``."""
+    path = ROOT / "bench/results.json"
+    kept = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(kept | {name: figures}, indent=2) + "\n")
+
+
 def main() -> None:
     """Run, print, and keep the numbers."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--instances", type=int, default=12, help="compared with CP-SAT")
     parser.add_argument("--seconds", type=float, default=10.0, help="of CP-SAT per instance")
     parser.add_argument("--repeats", type=int, default=3, help="timed runs")
+    parser.add_argument("--first", type=int, default=0, help="seed of the first instance")
+    parser.add_argument("--validate", type=int, metavar="COUNT", help="instances to check instead")
     options = parser.parse_args()
+    if options.validate:
+        checked = soak(options.first, options.validate)
+        print(json.dumps(checked, indent=2))
+        keep("planner_calendars", checked)
+        return
     results = {
         "speed": speed(options.repeats),
-        "against_cp_sat": quality(options.instances, options.seconds),
+        "against_cp_sat": quality(options.first, options.instances, options.seconds),
     }
     print(json.dumps(results["against_cp_sat"], indent=2))
-    path = ROOT / "bench/results.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(kept | {"planner": results}, indent=2) + "\n")
+    keep("planner", results)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,19 @@
 """Training coordinator and simulator: what a decision costs, and how fast virtual time passes.
 
 ``python bench/training_sim.py`` prints a table and writes it into ``bench/results.json`` under
-``training_sim``. CPU time of one thread; compiled kernels are warm.
+``training_sim``; ``--equal`` first compares both paths of the simulator on a thousand random runs.
+CPU time of one thread, the fastest step of several; compiled kernels are warm. An event of the fast
+path is the end of a task at a site or of a transfer on a link, with contention and rerouting on.
 """
 
 from __future__ import annotations
 
 import json
+import resource
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,6 +27,7 @@ from ranloom.training.links import Links  # noqa: E402
 from ranloom.training.messages import BudgetReport, Tick  # noqa: E402
 from ranloom.training.settings import CoordinatorSettings  # noqa: E402
 from ranloom.training.simulator.capacity import Capacity  # noqa: E402
+from ranloom.training.simulator.fast_run import FastRun, FastWorld  # noqa: E402
 from ranloom.training.simulator.network import Network  # noqa: E402
 from ranloom.training.simulator.world import SimulatedWorld, WorldSettings  # noqa: E402
 
@@ -139,6 +144,65 @@ def events_per_s() -> float:
     return (made.engine.processed - processed) / (time.process_time() - began)
 
 
+def fast_run(stages: int, replicas: int, each: int, rerouting: bool) -> FastRun:
+    """Pipelines of sites whose compute changes every second, all links in use."""
+    sites = stages * replicas
+    rng = np.random.default_rng(0)
+    gbps = np.full((sites, sites), 10.0)
+    np.fill_diagonal(gbps, np.inf)
+    latency = 0.005 + rng.uniform(0.0, 1e-4, (sites, sites))
+    np.fill_diagonal(latency, 0.0)
+    links = Links("even", gbps, latency, np.full(sites, 0.005))
+    tflops = TFLOPS * rng.uniform(0.9, 1.0, (sites, 600))
+    one = np.ones(2 * stages)
+    changed = replace(
+        settings(each * replicas, each),
+        rerouting=rerouting,
+        rebalancing=rerouting,
+        speculate=False,
+        exact_assignment=0,
+        control_interval_s=0.2,
+    )
+    return FastRun(
+        changed,
+        FastWorld(links, links),
+        regular_layout(tuple(range(0, 2 * stages + 1, 2)), replicas),
+        LayerCosts(one * 4e11, one * 8e11, one * 1e8, one * 2e7, one * 1e7, 1e6, 1e7),
+        tflops,
+    )
+
+
+def fast_path(
+    stages: int, replicas: int, each: int, rerouting: bool, steps: int
+) -> tuple[float, float]:
+    """Events a CPU second, and CPU seconds of a thousand steps, by the fastest step."""
+    run = fast_run(stages, replicas, each, rerouting)
+    run.run_until(np.inf, 1)
+    taken = []
+    for step in range(steps):
+        before, began = run.record.events, time.process_time()
+        run.run_until(np.inf, 2 + step)
+        spent = time.process_time() - began
+        taken.append((spent, run.record.events - before))
+    spent, events = min(taken)
+    return events / spent, 1000.0 * spent
+
+
+def equal_runs(count: int) -> int:
+    """Random runs, of that many, in which both paths give the same times to 1e-9."""
+    from tests.training.simulator.fast_cases import event_path, fast_path, random_case
+
+    equal = 0
+    for seed in range(count):
+        case = random_case(seed)
+        fast = fast_path(case, 3).record.steps
+        rows, _, _ = event_path(case, fast[-1].end_s + 1e-6)
+        mine = [(s.start_s, s.end_s, s.samples) for s in fast]
+        theirs = [(r.start_s, r.end_s, r.samples) for r in rows[:3]]
+        equal += len(theirs) == 3 and bool(np.allclose(mine, theirs, rtol=1e-9, atol=1e-9))
+    return equal
+
+
 def main() -> None:
     """Measure and write."""
     small, small_p95 = control_interval_us(4, 2, 16)
@@ -151,12 +215,24 @@ def main() -> None:
         "coordinator_cpu_per_step_of_64_tasks_ms": step_cost_ms(),
         "event_mode_events_per_s": events_per_s(),
     }
+    for name, stages, replicas in (("480_sites", 40, 12), ("2048_sites", 32, 64)):
+        for rerouting in (False, True):
+            rate, thousand = fast_path(stages, replicas, 43 if stages == 40 else 8, rerouting, 8)
+            label = f"fast_path_{name}{'_air' if rerouting else ''}"
+            figures[f"{label}_million_events_per_s"] = rate / 1e6
+            figures[f"{label}_1000_steps_s"] = thousand
+    figures["fast_path_over_event_path"] = (
+        1e6 * figures["fast_path_480_sites_air_million_events_per_s"]
+    ) / figures["event_mode_events_per_s"]
+    figures["peak_memory_gb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+    if "--equal" in sys.argv[1:]:
+        figures["equal_runs_of_1000"] = float(equal_runs(1000))
     path = ROOT / "bench" / "results.json"
     results = json.loads(path.read_text()) if path.exists() else {}
     results["training_sim"] = figures
     path.write_text(json.dumps(results, indent=2) + "\n")
     for name, value in figures.items():
-        print(f"{name:48s} {value:12.1f}")
+        print(f"{name:48s} {value:12.2f}")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from pipeline import tracking, workspace
 from pipeline.check import check
 from pipeline.cli import headline
 from pipeline.registry import OUTS, Registry, discover, upstream
-from pipeline.store import store_folder
+from pipeline.store import Store, store_folder
 from ranloom.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,10 +44,10 @@ def retry_if_busy(_task: Any, _run: TaskRun, state: State[Any]) -> bool:
     retry_delay_seconds=5,
     retry_condition_fn=retry_if_busy,
 )
-def reproduce(root: Path, stage: str) -> None:
+def reproduce(root: Path, stage: str, processes: dvc_process.Processes) -> None:
     """Bring one stage up to date; DVC's output streams into the task's log."""
     emit = get_run_logger().info
-    dvc_process.repro(root, stage, ["--single-item", stage], emit)
+    processes.repro(root, stage, ["--single-item", stage], emit)
 
 
 @flow(name="ranloom-chain", task_runner=RUNNER)
@@ -83,14 +83,19 @@ def run_stages(root: Path, registry: Registry) -> str | None:
     if faults:
         raise dvc_process.BadInputError("; ".join(faults))
     futures: dict[str, PrefectFuture[None]] = {}
+    processes = dvc_process.Processes()
     try:
         for name, stage in registry.items():
             before = [futures[u] for u in upstream(stage)]
-            futures[name] = reproduce.submit(root, name, wait_for=before, return_state=False)
+            futures[name] = reproduce.submit(
+                root, name, processes, wait_for=before, return_state=False
+            )
+        for future in futures.values():  # a failed stage does not end those beside it
+            future.wait()
         for future in futures.values():
             future.result()
     finally:  # a cancelled flow leaves no process behind
-        dvc_process.stop_all()
+        processes.stop()
     parent = tracking.sync(root, registry).parent if tracking.enabled() else None
     create_markdown_artifact(
         summary(root, registry, parent), key="ranloom-headlines", description="headline numbers"
@@ -106,6 +111,7 @@ def summary(root: Path, registry: Registry, parent: str | None) -> str:
     if page.exists():
         lines += ["", f"Report: `{page}`"]
     if parent is not None:
-        link = f"{tracking.UI_ADDRESS}/#/experiments/1/runs/{parent}"
+        experiment = Store.open(root).experiment_id
+        link = f"{tracking.UI_ADDRESS}/#/experiments/{experiment}/runs/{parent}"
         lines += ["", f"MLflow (`make ui`): [{parent}]({link}), store `{store_folder(root)}`"]
     return "\n".join(lines) + "\n"

@@ -30,7 +30,12 @@ def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
 
 @task(task_run_name="{label}", cache_policy=NO_CACHE)
 def run_point(
-    root: Path, label: str, preset: str | None, overrides: dict[str, Any], targets: list[str]
+    root: Path,
+    label: str,
+    preset: str | None,
+    overrides: dict[str, Any],
+    targets: list[str],
+    processes: dvc_process.Processes,
 ) -> dict[str, float | str | None]:
     """Run one point and return its headline numbers.
 
@@ -41,7 +46,7 @@ def run_point(
     faults = check(place, registry, InputError)
     if faults:
         raise dvc_process.BadInputError("; ".join(faults))
-    dvc_process.repro(place, label, targets, get_run_logger().info)
+    processes.repro(place, label, targets, get_run_logger().info)
     parent = tracking.sync(place, registry).parent if tracking.enabled() else None
     numbers = {f"{s}.{m}": float(v) for s, m, v in headline(place, registry)}
     return {"mlflow_run": parent, **numbers}
@@ -70,11 +75,14 @@ def sweep(
     """
     todo = list(points(grid))
     rows, failed = [], []
+    processes = dvc_process.Processes()
     try:
         futures = []
         for overrides in todo:
             label = ",".join(f"{k.rpartition('.')[2]}={v}" for k, v in overrides.items())
-            futures.append(run_point.submit(root, label, preset, overrides, targets or []))
+            futures.append(
+                run_point.submit(root, label, preset, overrides, targets or [], processes)
+            )
         for overrides, future in zip(todo, futures, strict=True):
             future.wait()
             if future.state.is_completed():
@@ -82,7 +90,7 @@ def sweep(
             else:
                 failed.append(f"{overrides}: {future.state.message}")
     finally:
-        dvc_process.stop_all()
+        processes.stop()
     create_table_artifact(rows, key="ranloom-sweep", description="points that succeeded")
     if failed:
         raise dvc_process.StageFailedError(

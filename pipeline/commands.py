@@ -39,6 +39,8 @@ def main(
     Returns:
         Exit code; 2 for unusable input.
     """
+    if "DVC_STAGE" in os.environ:  # started by hand, a stage may outlive the shell
+        lifetime.die_with_parent()
     environment.apply()
     environment.single_threaded()
     if not arguments or arguments[0] in ("-h", "--help"):
@@ -65,8 +67,6 @@ def main(
 def _run_stage(root: Path, registry: Registry, name: str, input_error: type[Exception]) -> int:
     from pipeline import runner
 
-    if "DVC_STAGE" in os.environ:  # started by hand, a stage may outlive the shell
-        lifetime.die_with_parent()
     lifetime.exit_on_terminate()
     try:
         return runner.run(root, registry, name, input_error)

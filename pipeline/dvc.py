@@ -36,9 +36,9 @@ def command(*arguments: str) -> list[str]:
 
 
 def variables() -> dict[str, str]:
-    """Environment for DVC: quiet, and its stages find this Python as ``python``."""
+    """Environment for DVC: quiet, a shell that works, its stages find this Python as ``python``."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-    return {**os.environ, **environment.SETTINGS, "PATH": path}
+    return {**os.environ, **environment.SETTINGS, "PATH": path, "SHELL": "/bin/sh"}
 
 
 def call(root: Path, *arguments: str) -> None:
@@ -59,11 +59,13 @@ def repro(root: Path, arguments: Sequence[str] = ()) -> Outcome:
     """
     with tempfile.TemporaryDirectory(prefix="ranloom-") as folder:
         report = Path(folder) / "faults"
-        code = subprocess.run(
-            command("repro", *arguments),
-            cwd=root,
-            env={**variables(), FAULTS_FILE: str(report)},
-            check=False,
-        ).returncode
+        process = subprocess.Popen(
+            command("repro", *arguments), cwd=root, env={**variables(), FAULTS_FILE: str(report)}
+        )
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:  # DVC and the stage got it, too: let them put things in order
+            process.wait()
+            raise
         faults = report.read_text(encoding="utf-8").splitlines() if report.exists() else []
     return Outcome(EXIT_BAD_INPUT if faults else code, tuple(faults))

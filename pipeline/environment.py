@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 SETTINGS = {
     "DO_NOT_TRACK": "true",
@@ -20,11 +19,6 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 def apply() -> None:
     """Set them in this process (and thereby its children); call before importing a tool."""
     os.environ.update(SETTINGS)
-
-
-def prefect_home(root: Path) -> Path:
-    """Where Prefect keeps its database for a workspace."""
-    return root / ".prefect"
 
 
 def single_threaded() -> None:

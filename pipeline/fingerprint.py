@@ -116,10 +116,13 @@ class Pipeline:
         params = {key: _lookup(self._params, key) for key in declared.get("params", ())}
         return Entry(self._resolve(declared["cmd"]), deps, params)
 
+    def entries(self) -> dict[str, Entry]:
+        """Entries of all stages as the files are now, without what other stages make."""
+        return {name: self.live(name, with_outs=False) for name in self._stages}
+
     def key(self) -> str:
         """Pipeline key of the workspace as it is now."""
-        entries = {name: self.live(name, with_outs=False) for name in self._stages}
-        return pipeline_key(entries, self.outs)
+        return pipeline_key(self.entries(), self.outs)
 
     def _resolve(self, text: str) -> str:
         return _TEMPLATE.sub(lambda m: str(_lookup(self._params, m.group(1).strip())), text)

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from pipeline.documents import flattened
+from pipeline.registry import METRICS
 from pipeline.stage import Folder, Plot, Stage, Table
 
 if TYPE_CHECKING:
@@ -25,37 +27,39 @@ _PREVIEW_ROWS = 200
 _ARTIFACT_BYTES = 32 * 2**20
 
 
-def flatten(tree: Any, prefix: str = "") -> dict[str, float]:
-    """Dotted name to number for nested metrics; booleans become 0 or 1."""
-    if isinstance(tree, Mapping):
-        flat: dict[str, float] = {}
-        for key, value in tree.items():
-            flat.update(flatten(value, f"{prefix}.{key}" if prefix else str(key)))
-        return flat
-    if isinstance(tree, bool | int | float):
-        return {prefix: float(tree)}
-    return {}
+def logged_metrics(folder: Path) -> dict[str, float]:
+    """Dotted name to number of ``metrics.json`` in a folder; booleans become 0 or 1."""
+    path = folder / METRICS
+    if not path.exists():
+        return {}
+    values = flattened(json.loads(path.read_text(encoding="utf-8")))
+    return {name: float(v) for name, v in values if isinstance(v, bool | int | float)}
 
 
-def log_params(store: Store, run_id: str, entry: Entry) -> None:
+def log_execution(store: Store, run_id: str, entry: Entry) -> None:
+    """Log what identifies an execution: parameters, command and dependencies."""
+    log_params(store, run_id, entry.params)
+    store.client.log_dict(run_id, {"cmd": entry.command, "deps": dict(entry.deps)}, "deps.json")
+
+
+def log_params(store: Store, run_id: str, values: Mapping[str, Any]) -> None:
     """Log parameters one by one (cut where long) and whole as an artifact."""
     from mlflow.entities import Param
 
-    flat = _flat_params(dict(entry.params))
+    flat = _flat_params(dict(values))
     params = [Param(key, value[:_PARAM_CHARACTERS]) for key, value in flat.items()]
     for i in range(0, len(params), _PARAM_BATCH):
         store.client.log_batch(run_id, params=params[i : i + _PARAM_BATCH])
-    store.client.log_dict(run_id, dict(entry.params), "params.json")
-    store.client.log_dict(run_id, {"cmd": entry.command, "deps": dict(entry.deps)}, "deps.json")
+    store.client.log_dict(run_id, dict(values), "params.json")
 
 
 def log_content(store: Store, run_id: str, stage: Stage, root: Path) -> None:
     """Log the outs of a finished stage: metrics, series by batch, tables and figures."""
     folder = root / "outs" / stage.name
     for subfolder in (None, "measured"):
-        file = folder / (subfolder or "") / "metrics.json"
+        file = folder / (subfolder or "") / METRICS
         if file.exists():
-            store.log_latest(run_id, flatten(json.loads(file.read_text(encoding="utf-8"))))
+            store.log_latest(run_id, logged_metrics(file.parent))
             store.client.log_artifact(run_id, str(file), subfolder)
     for output in stage.outputs.values():
         path = folder / output.file

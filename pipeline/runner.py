@@ -6,17 +6,17 @@ rename, so that a reader, DVC included, never sees half of one.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from pipeline import documents, params
+from pipeline import documents, lifetime, params
 from pipeline.registry import MEASURED, METRICS, OUTS, PLOTS, Registry, location
 from pipeline.stage import ABSENT, Fault, Folder, FromParam, FromRepo, Input, Stage, StageParams
 
@@ -141,32 +141,60 @@ def _execute(
         if stage.measured:
             documents.write_metrics(work / MEASURED / METRICS, result.measured)
         write_plots(stage, work)
-        _move_into_place(stage, work, target)
-        live.finish()
+        with lifetime.to_the_end():
+            _move_into_place(stage, work, target)
+            live.finish()
 
 
 @contextmanager
 def _work_folder(root: Path, name: str) -> Iterator[Path]:
-    """A folder on the file system of ``outs/``; those of dead runs of the stage are removed."""
+    """A folder on the file system of ``outs/``; those of dead runs of the stage are removed.
+
+    A lock on the folder is the sign of life. The kernel drops it with the process, also in another
+    container, where the process id says nothing.
+    """
     partial = root / OUTS / PARTIAL
     for folder in orphans(root):
         if folder.name.rpartition(".")[0] == name:
             shutil.rmtree(folder, ignore_errors=True)
-    work = partial / f"{name}.{os.getpid()}"
-    work.mkdir(parents=True)
+    partial.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f"{name}.", dir=partial))
+    work.chmod(0o777 & ~_umask())  # what is moved into outs/ has the usual permissions
+    descriptor = os.open(work, os.O_RDONLY)
     try:
+        with suppress(OSError):  # a file system without locks: its folders are never taken for dead
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield work
     finally:
+        os.close(descriptor)
         shutil.rmtree(work, ignore_errors=True)
-        if partial.is_dir() and not any(partial.iterdir()):
-            partial.rmdir()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def orphans(root: Path) -> list[Path]:
     """Work folders whose process is gone."""
     partial = root / OUTS / PARTIAL
-    folders = sorted(partial.iterdir()) if partial.is_dir() else []
-    return [f for f in folders if not psutil.pid_exists(int(f.name.rpartition(".")[2]))]
+    return [f for f in sorted(partial.glob("*.*")) if f.is_dir() and _is_free(f)]
+
+
+def _is_free(folder: Path) -> bool:
+    """Whether no process holds the lock of a work folder."""
+    try:
+        descriptor = os.open(folder, os.O_RDONLY)
+    except OSError:  # removed meanwhile
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _move_into_place(stage: Stage, work: Path, target: Path) -> None:

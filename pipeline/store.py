@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from mlflow.entities import Run
 
 EXPERIMENT = "ranloom"
+WORKSPACES = ".ranloom"
+"""Folder of the workspaces of presets and sweeps."""
+
+_KIND = "custom_model_development"  # the page opens on the runs, not on traces of language models
 _BATCH = 1000  # MLflow's limit for one log_batch call
 _EXPERIMENT_FOLDER = (".dvc", "tmp", "exps")
 
@@ -67,13 +71,18 @@ class Store:
         folder = store_folder(root)
         folder.mkdir(parents=True, exist_ok=True)
         with _lock(folder):
+            ignore = folder / ".gitignore"
+            if not ignore.exists():  # deleted with the folder; git must not take the database
+                ignore.write_text("*\n!.gitignore\n", encoding="utf-8")
             client = MlflowClient(store_uri(folder))
             experiment = client.get_experiment_by_name(EXPERIMENT)
             experiment_id = (
                 experiment.experiment_id
                 if experiment is not None
                 else client.create_experiment(
-                    EXPERIMENT, artifact_location=(folder / "artifacts").as_uri()
+                    EXPERIMENT,
+                    artifact_location=(folder / "artifacts").as_uri(),
+                    tags={"mlflow.experimentKind": _KIND},
                 )
             )
         return cls(folder, client, experiment_id)
@@ -88,18 +97,19 @@ class Store:
         usable = [r for r in runs if r.info.status in ("FINISHED", "RUNNING")]
         return min(usable, key=lambda r: r.info.status, default=None)
 
-    def parent(self, key: str, tags: Mapping[str, str], *, reopen: bool) -> Run:
+    def parent(self, key: str, label: str, tags: Mapping[str, str], *, reopen: bool) -> Run:
         """Get or create the parent run of a pipeline key.
 
         Args:
             key: pipeline key.
+            label: first part of the name of a new parent.
             tags: tags of a new parent.
             reopen: set an existing parent back to RUNNING.
         """
         runs = self._search(f"tags.`ranloom.pipeline` = '{key}'")
         if not runs:
             kind = {"ranloom.kind": "pipeline", "ranloom.pipeline": key}
-            return self.create(f"chain-{key[:8]}", {**kind, **tags})
+            return self.create(f"{label}-{key[:8]}", {**kind, **tags})
         if reopen and runs[0].info.status != "RUNNING":
             self.client.update_run(runs[0].info.run_id, status="RUNNING")
         return runs[0]
@@ -123,17 +133,27 @@ class Store:
         for run in self._search(
             "tags.`ranloom.kind` = 'pipeline' and attributes.status = 'RUNNING'"
         ):
-            children = self._children(run.info.run_id)
-            statuses = [c.info.status for c in children]
-            if "RUNNING" not in statuses:
-                newest = max(children, key=lambda c: c.info.start_time, default=None)
-                self.terminate(run.info.run_id, newest.info.status if newest else "FINISHED")
+            self._settle_parent(run.info.run_id)
         return killed
 
-    def close_parent(self, run_id: str, status: str) -> None:
-        """End a parent, unless one of its stages is running."""
-        if all(child.info.status != "RUNNING" for child in self._children(run_id)):
-            self.terminate(run_id, status)
+    def close_parent(self, run_id: str, status: str | None = None) -> None:
+        """End a parent, unless one of its stages is running.
+
+        Args:
+            run_id: the parent.
+            status: how it ended; by default as the worst of the last attempts of its stages.
+        """
+        with self.lock():
+            self._settle_parent(run_id, status)
+
+    def _settle_parent(self, run_id: str, status: str | None = None) -> None:
+        last: dict[str, str] = {}
+        for child in self._children(run_id):  # newest first
+            last.setdefault(child.data.tags["ranloom.stage"], child.info.status)
+        if "RUNNING" in last.values():
+            return
+        worst = next((s for s in ("FAILED", "KILLED") if s in last.values()), "FINISHED")
+        self.terminate(run_id, status or worst)
 
     def terminate(self, run_id: str, status: str) -> None:
         """End a run with a status."""

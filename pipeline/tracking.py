@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pipeline.fingerprint import (
     Entry,
@@ -29,8 +29,8 @@ from pipeline.fingerprint import (
     pipeline_key,
 )
 from pipeline.processes import Owner
-from pipeline.run_content import flatten, log_content, log_params
-from pipeline.store import Store
+from pipeline.run_content import log_content, log_execution, log_params, logged_metrics
+from pipeline.store import WORKSPACES, Store
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -103,7 +103,7 @@ def stage_run(root: Path, stages: Mapping[str, Stage], name: str) -> Iterator[Li
     store, run_id = projection.store, run.info.run_id
     entry = projection.pipeline.live(name)
     if run.info.status == "FINISHED":  # forced re-run of what is logged already
-        yield LiveRun(_finish=lambda: projection.close_parent("FINISHED"))
+        yield LiveRun(_finish=projection.close_parent)
         return
     finished = False
 
@@ -113,7 +113,7 @@ def stage_run(root: Path, stages: Mapping[str, Stage], name: str) -> Iterator[Li
         projection.log_stage(run_id, name)
         store.terminate(run_id, "FINISHED")
         projection.update_parent(started={name: entry})
-        projection.close_parent("FINISHED")
+        projection.close_parent()
 
     live = LiveRun(store, run_id, finish)
     try:
@@ -123,7 +123,7 @@ def stage_run(root: Path, stages: Mapping[str, Stage], name: str) -> Iterator[Li
         status = "FAILED" if isinstance(error, Exception) else "KILLED"
         reason = f"{type(error).__name__}: {error}"
         _advisory(lambda: store.fail(run_id, status, reason))
-        _advisory(lambda: projection.close_parent(status))
+        _advisory(projection.close_parent)
         raise
     if not finished:
         _advisory(lambda: store.terminate(run_id, "FAILED"))
@@ -163,17 +163,23 @@ class _Projection:
         self.store = Store.open(root)
         self.parent: Run | None = None
 
-    def start(self, name: str) -> Run:
-        """Get or create the parent by key and the stage's run by fingerprint."""
+    def start(self, name: str) -> Run | None:
+        """Get or create the parent by key and the stage's run by fingerprint.
+
+        Returns:
+            The run; ``None`` where another process executes the same at this moment and logs it.
+        """
         entry = self.pipeline.live(name)
         key = self.pipeline.key()
         with self.store.lock():
             self.store.settle_dead()
-            self.parent = self.store.parent(key, self._parent_tags(), reopen=True)
+            self.parent = self._parent(key, self.pipeline.entries(), reopen=True)
             run = self.store.stage_run(fingerprint(entry))
             if run is None:
                 run = self._create(name, entry, self.parent)
-                log_params(self.store, run.info.run_id, entry)
+                log_execution(self.store, run.info.run_id, entry)
+            elif run.info.status == "RUNNING":
+                return None
         return run
 
     def sync(self) -> SyncReport:
@@ -184,7 +190,7 @@ class _Projection:
             killed = self.store.settle_dead()
             if set(self.stages) <= set(locked):
                 key = pipeline_key({n: locked[n] for n in self.stages}, self.pipeline.outs)
-                parent = self.store.parent(key, self._parent_tags(), reopen=False)
+                parent = self._parent(key, locked, reopen=False)
                 self.parent = parent
             for name in self.stages:
                 if name not in locked:
@@ -194,12 +200,14 @@ class _Projection:
                 if run is not None and run.info.status == "FINISHED":
                     present.append(name)
                     continue
+                if run is not None:
+                    skipped[name] = "another process runs it"
+                    continue
                 if stale := self._stale_out(name):
                     skipped[name] = stale
                     continue
-                if run is None:
-                    run = self._create(name, locked[name], parent)
-                    log_params(self.store, run.info.run_id, locked[name])
+                run = self._create(name, locked[name], parent)
+                log_execution(self.store, run.info.run_id, locked[name])
                 self.log_stage(run.info.run_id, name)
                 self.store.terminate(run.info.run_id, "FINISHED")
                 created.append(name)
@@ -237,16 +245,15 @@ class _Projection:
                 continue
             self.store.tag(parent_id, f"ranloom.run.{name}", run.info.run_id)
             folder = self.root / "outs" / name
-            metrics = flatten(_read_json(folder / "measured" / "metrics.json"))
-            metrics |= flatten(_read_json(folder / "metrics.json"))
+            metrics = logged_metrics(folder / "measured") | logged_metrics(folder)
             names = json.loads(run.data.tags.get("ranloom.headline", "[]"))
             headline = {k: metrics[k] for k in names if k in metrics}
             self.store.log_latest(parent_id, {f"{name}.{k}": v for k, v in headline.items()})
 
-    def close_parent(self, status: str) -> None:
+    def close_parent(self) -> None:
         """End the parent unless another of its stages is still running."""
         if self.parent is not None:
-            self.store.close_parent(self.parent.info.run_id, status)
+            self.store.close_parent(self.parent.info.run_id)
 
     def _create(self, name: str, entry: Entry, parent: Run | None) -> Run:
         tags = {
@@ -255,14 +262,26 @@ class _Projection:
             "ranloom.fingerprint": fingerprint(entry),
             "ranloom.headline": json.dumps(self.stages[name].headline),
             **Owner.current().tags(),
-            **_git_tags(self.root),
+            **git_tags(self.root),
         }
         if parent is not None:
             tags["mlflow.parentRunId"] = parent.info.run_id
         return self.store.create(name, tags)
 
-    def _parent_tags(self) -> dict[str, str]:
-        return {"ranloom.workspace": str(self.root), **_git_tags(self.root)}
+    def _parent(self, key: str, entries: Mapping[str, Entry], *, reopen: bool) -> Run:
+        """The parent; a new one carries the parameters of all stages, so that two compare."""
+        tags = {
+            "ranloom.workspace": str(self.root),
+            "mlflow.source.name": str(self.root),
+            **git_tags(self.root),
+        }
+        in_workspace = self.root.parent.name == WORKSPACES
+        label = os.environ.get("DVC_EXP_NAME") or (self.root.name if in_workspace else "chain")
+        parent = self.store.parent(key, label, tags, reopen=reopen)
+        if not parent.data.params:
+            everything = {k: v for entry in entries.values() for k, v in entry.params.items()}
+            log_params(self.store, parent.info.run_id, everything)
+        return parent
 
     def _is_current(self, name: str, entry: Entry, just_ran: bool) -> bool:
         if just_ran:
@@ -282,9 +301,17 @@ class _Projection:
         return None
 
 
-def _git_tags(root: Path) -> dict[str, str]:
+def git_tags(root: Path) -> dict[str, str]:
+    """Commit and state of the tree that a workspace's code comes from; empty without git."""
+    sources = (root / "stages").resolve().parent  # a workspace links to the main tree
+
     def git(*args: str) -> str:
-        done = subprocess.run(["git", *args], cwd=root, capture_output=True, text=True, check=False)
+        try:
+            done = subprocess.run(
+                ["git", *args], cwd=sources, capture_output=True, text=True, check=False
+            )
+        except FileNotFoundError:  # no git on this machine
+            return ""
         return done.stdout.strip() if done.returncode == 0 else ""
 
     # What the chain itself writes (lock, committed metrics) does not make a tree dirty.
@@ -293,10 +320,6 @@ def _git_tags(root: Path) -> dict[str, str]:
         "mlflow.source.git.commit": git("rev-parse", "HEAD"),
         "ranloom.git.dirty": str(bool(changed)).lower(),
     }
-
-
-def _read_json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def _advisory(action: Callable[[], T]) -> T | None:

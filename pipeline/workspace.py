@@ -22,9 +22,9 @@ from ruamel.yaml import YAML
 from pipeline import params
 from pipeline.registry import OUTS, Registry
 from pipeline.stage import UNKNOWN, Fault, FromParam
+from pipeline.store import WORKSPACES
 
 PRESETS = "presets"
-WORKSPACES = ".ranloom"
 
 _OWN = frozenset({OUTS, params.PARAMS, "dvc.yaml", "dvc.lock", "build"})
 
@@ -117,12 +117,18 @@ def _merge(document: Any, overlay: Mapping[str, Any], where: str, faults: list[F
 
 def _link(root: Path, target: Path) -> None:
     """Link every visible top-level entry of the main tree, drop links that lead nowhere."""
+    (root / "mlruns").mkdir(exist_ok=True)  # the runs of all workspaces are compared in one store
     wanted = {p.name for p in root.iterdir() if not p.name.startswith(".")} - _OWN
     for entry in target.iterdir():
         if entry.is_symlink() and (entry.name not in wanted or not entry.exists()):
             entry.unlink()
     for name in sorted(wanted):
         link = target / name
+        if link.exists() and not link.is_symlink():
+            where = str(link.relative_to(root) if link.is_relative_to(root) else link)
+            raise params.RefusedError(
+                [Fault(where, "a file or folder", f"a link to {name}: move it away")]
+            )
         if not link.is_symlink():
             link.symlink_to(os.path.relpath(root / name, target))
 

@@ -113,8 +113,9 @@ class BaselineParams(StageParams):
     plan_s: float = Field(ge=0, description="to find a new plan, s")
     quiet_s: float = Field(ge=0, description="shortest time between two reactions, s")
     storage_gbps: float = Field(gt=0, description="checkpoint storage to a site, Gbit/s")
-    epoch_steps: int = Field(ge=1, le=1000, description="Confidant averages every so many steps")
+    epoch_steps: int = Field(ge=1, le=10_000, description="Confidant averages every so many steps")
     copy_memory_share: float = Field(gt=0, le=1, description="memory for Confidant's weight copies")
+    local_steps: int = Field(ge=1, le=1000, description="DiLoCo averages every so many steps")
     population: int = Field(ge=2, le=1000, description="DTFM's genetic search")
     trials: int = Field(ge=0, le=100_000, description="DTFM's genetic search")
 
@@ -131,6 +132,21 @@ class DynamicParams(StageParams):
     shift_threshold: float = Field(gt=0, description="relative change that counts as a shift")
     least_replicas: int = Field(ge=1, description="replicas: rerouting needs two")
     optimizer_on_host: bool = Field(description="optimizer state in host memory (App. E)")
+    air_slacks: tuple[float, ...] = Field(description="theta_AIR of the sensitivity (Table 14)")
+    mlr_thresholds: tuple[float, ...] = Field(description="theta_MLR of the sensitivity (Table 14)")
+
+
+class ReconciledParams(StageParams):
+    """Assumptions of the second set, which contradict or go beyond the published inputs."""
+
+    step_samples: int = Field(ge=1, description="samples of a step, also between two averagings")
+    tied_embeddings: bool = Field(description="first and last stage share the embedding")
+    ends_on_host: bool = Field(description="embeddings and head take no device memory")
+    hidden_share: float = Field(
+        ge=0, le=1, description="fitted: share of the pipeline's time that hides sums"
+    )
+    duration_s: dict[ModelName, float] = Field(description="virtual time of a run, s, by model")
+    dynamic_sync_gbps: float = Field(gt=0, description="sums in the dynamic experiment, Gbit/s")
 
 
 class StarParams(StageParams):
@@ -150,8 +166,6 @@ class ScalingParams(StageParams):
     sites: tuple[int, ...] = Field(min_length=1, description="deployments")
     model: ModelName = Field(description="model of the site sweep")
     large_models: tuple[ModelName, ...] = Field(description="models on the largest deployment")
-    step_samples: int = Field(ge=1, description="samples of a step")
-    epoch_steps: int = Field(ge=1, le=1000, description="Confidant averages every so many steps")
     stages: tuple[int, ...] = Field(min_length=1, description="pipeline lengths to try")
     micro_batch_samples: tuple[int, ...] = Field(min_length=1, description="sizes to try")
     star: StarParams
@@ -162,6 +176,15 @@ class CircuitParams(StageParams):
 
     strategy: str = Field(description="strategy of plan_windows whose windows are used")
     gbps: float = Field(gt=0, description="rate that a circuit adds for training, Gbit/s")
+
+
+class LiveFaults(StageParams):
+    """What happens to processes of the live run."""
+
+    kill_site: int = Field(ge=0, description="site that is killed once it holds committed work")
+    kill_step: int = Field(ge=-1, description="from this step on; -1: no site is killed")
+    crash_step: int = Field(ge=-1, description="the coordinator is killed then; -1: it is not")
+    back_after_s: float = Field(ge=0, le=60, description="killed processes start again after, s")
 
 
 class LiveParams(StageParams):
@@ -184,6 +207,9 @@ class LiveParams(StageParams):
     micro_batch_samples: int = Field(ge=1, description="samples of a micro-batch")
     step_micro_batches: int = Field(ge=1, description="micro-batches of a step")
     task_ms: float = Field(gt=0, le=60_000, description="a forward task at full budget, ms")
+    second_s: float = Field(
+        gt=0, le=60, description="a second of spare.parquet lasts so long here, s"
+    )
     budget_shares: tuple[float, ...] = Field(min_length=2, description="budget of each site")
     cut_site: int = Field(ge=0, description="site whose budget is cut")
     cut_steps: tuple[int, int] = Field(description="from which step until which")
@@ -191,6 +217,9 @@ class LiveParams(StageParams):
     control_interval_s: float = Field(gt=0, le=10, description="AIR control interval, s")
     hop_ms: float = Field(ge=0, description="predicted hand-over, ms")
     lease_s: float = Field(gt=0, description="silence after which a site is lost, s")
+    checkpoint_steps: int = Field(ge=0, description="steps between checkpoints; 0: at the end")
+    mlr_threshold: float = Field(gt=0, le=1, description="theta_MLR of the live run")
+    faults: LiveFaults
     deadline_s: float = Field(gt=0, description="the run is given up then, s")
 
 
@@ -203,6 +232,7 @@ class Params(StageParams):
     control: ControlParams
     sim: SimParams
     dynamic: DynamicParams
+    reconciled: ReconciledParams
     baselines: BaselineParams
     scaling: ScalingParams
     circuits: CircuitParams

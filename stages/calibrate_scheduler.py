@@ -25,10 +25,21 @@ from pipeline.stage import (
 )
 from ranloom.errors import InputError
 from ranloom.mac.bar import Limits
-from ranloom.mac.calibrate import Trial, choose, run_trials, settings
+from ranloom.mac.calibrate import (
+    OBJECTIVES,
+    Bench,
+    Search,
+    Trial,
+    choose,
+    objectives,
+    pareto,
+    search,
+    settings,
+)
 from ranloom.mac.controllers.weaver import WeaverParams
 from ranloom.mac.lut_calibration import (
     LoadTest,
+    added_misses_pct,
     calibrate_budgets,
     level_budgets,
     with_budgets,
@@ -74,6 +85,21 @@ class WeaverTable(StageParams):
     delay_threshold_ms: list[float] = Field(min_length=1, description="0: bytes decide, ms")
 
 
+class SearchParams(StageParams):
+    """Multi-objective search; meaning in ``ranloom.mac.calibrate.Search``."""
+
+    trials: int = Field(ge=0, le=10_000, description="settings that the search tries; 0: none")
+    thresholds_bytes: tuple[int, int] = Field(description="lowest and highest, bytes")
+    patiences: tuple[int, int] = Field(description="lowest and highest, in patience_unit")
+    steps_sm: list[int] = Field(min_length=1, description="steps, SMs")
+
+    def space(self) -> Search:
+        """What the search may choose from."""
+        return Search(
+            self.trials, self.thresholds_bytes, self.patiences, tuple(sorted(set(self.steps_sm)))
+        )
+
+
 class LimitParams(StageParams):
     """What a setting has to meet against ``noctrl``."""
 
@@ -99,6 +125,7 @@ class Params(StageParams):
     weaver: WeaverTable
     thresholds_bytes: list[int] = Field(min_length=1, description="thresholds tried, bytes")
     patiences: list[int] = Field(min_length=1, description="patiences tried, in patience_unit")
+    search: SearchParams
     limits: LimitParams
 
     def published(self) -> WeaverParams:
@@ -142,14 +169,18 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     model = load_model(base, inputs, params.mcs_rounding)
     model = replace(model, tables=with_budgets(model.tables, budgets))
     published = params.published()
-    trials = run_trials(
-        model,
-        _loads(params, inputs.path("source")),
-        settings(published, params.thresholds_bytes, params.patiences),
-        Limits(**vars(params.limits)),
-        base.seed,
-    )
+    loads = _loads(params, inputs.path("source"))
+    bench = Bench(model, loads, Limits(**vars(params.limits)), base.seed)
+    trials = [
+        trial
+        for setting in settings(published, params.thresholds_bytes, params.patiences)
+        for trial in bench.try_setting(setting)
+    ]
+    swept = len(trials)
+    trials += search(bench, published, params.search.space(), base.seed)
     choice = choose(trials, published)
+    rows = _setting_columns(trials, swept, choice.params, len(loads))
+    outputs.table("settings", rows)
     outputs.table("budgets", _budget_columns(wide, profiled, budgets))
     outputs.table("trials", _trial_columns(trials, choice.params))
     outputs.json(
@@ -161,15 +192,22 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
             "why": choice.why,
         },
     )
+    extreme = added_misses_pct(model, choice.params, test, base.seed)
     passed = [t for t in trials if t.params == choice.params and t.verdict.passes]
     return Result(
         metrics={
             "settings": len({t.params for t in trials}),
             "loads": len(params.loads),
+            "on_front": sum(rows["on_front"]),
             "lut_budgets_lowered": int((budgets < profiled).sum()),
+            "extreme_load": {
+                "weaver_added_overdue_pct": extreme[0],
+                "weaver_added_long_decodes_pct": extreme[1],
+            },
             "chosen": {
                 "backlog_threshold_bytes": choice.params.backlog_threshold_bytes,
                 "patience": choice.params.patience,
+                "step_sm": choice.params.step_sm,
                 "limits_missed": choice.missed,
                 "transitions": choice.transitions,
                 "loads_passed": len(passed),
@@ -190,6 +228,34 @@ def _budget_columns(
     }
 
 
+def _setting_columns(
+    trials: list[Trial], swept: int, chosen: WeaverParams, n_loads: int
+) -> dict[str, list[Any]]:
+    """One row a setting, in the order in which they were tried; repeated ones once."""
+    columns: dict[str, list[Any]] = {c.name: [] for c in SETTINGS.columns}
+    groups: dict[WeaverParams, tuple[str, list[Trial]]] = {}
+    for at in range(0, len(trials), n_loads):
+        own = trials[at : at + n_loads]
+        groups.setdefault(own[0].params, ("sweep" if at < swept else "search", own))
+    points = [objectives(own) for _, own in groups.values()]
+    for (params, (how, own)), point, front in zip(
+        groups.items(), points, pareto(points), strict=True
+    ):
+        row = {
+            "how": how,
+            "backlog_threshold_bytes": params.backlog_threshold_bytes,
+            "patience": params.patience,
+            "step_sm": params.step_sm,
+            **dict(zip(OBJECTIVES, point, strict=True)),
+            "limits_missed": sum(len(t.verdict.missed) for t in own),
+            "on_front": front,
+            "chosen": params == chosen,
+        }
+        for name, value in row.items():
+            columns[name].append(value)
+    return columns
+
+
 def _trial_columns(trials: list[Trial], chosen: WeaverParams) -> dict[str, list[Any]]:
     columns: dict[str, list[Any]] = {c.name: [] for c in TRIALS.columns}
     for trial in trials:
@@ -197,6 +263,7 @@ def _trial_columns(trials: list[Trial], chosen: WeaverParams) -> dict[str, list[
             "load": trial.load,
             "backlog_threshold_bytes": trial.params.backlog_threshold_bytes,
             "patience": trial.params.patience,
+            "step_sm": trial.params.step_sm,
             "noctrl_transitions": trial.noctrl.transitions,
             "noctrl_mean_sm": trial.noctrl.mean_sm,
             "transitions": trial.kpis.transitions,
@@ -219,6 +286,7 @@ def check(params: Params, paths: Mapping[str, Path]) -> Iterator[Fault]:
     try:
         cell_config(params.base)
         params.published()
+        params.search.space()
         _loads(params, paths["source"], longest_s=1.0)
     except InputError as error:
         yield Fault(error.where, error.value, error.allowed)
@@ -231,6 +299,7 @@ TRIALS = Table(
         Column("load", "string", "calibration load"),
         Column("backlog_threshold_bytes", "int64", "BACKLOG_THR"),
         Column("patience", "int32", "DECR_THR, in the unit of the parameters"),
+        Column("step_sm", "int16", "STEP, SMs"),
         Column("noctrl_transitions", "int64", "transitions without control"),
         Column("noctrl_mean_sm", "float64", "mean reservation without control, SMs"),
         Column("transitions", "int64", "changes of the reservation"),
@@ -241,6 +310,24 @@ TRIALS = Table(
         Column("mean_sm_pct", "float64", "mean reservation against no control"),
         Column("delay_p95_added_ms", "float64", "95th percentile against no control"),
         Column("missed", "string", "limits that are not met, separated by blanks"),
+        Column("chosen", "bool", "whether this is the chosen setting"),
+    ),
+)
+
+SETTINGS = Table(
+    "settings.parquet",
+    "Every setting by its objectives, each at its worst load; the front is what none beats in all",
+    (
+        Column("how", "string", "sweep, or search"),
+        Column("backlog_threshold_bytes", "int64", "BACKLOG_THR"),
+        Column("patience", "int32", "DECR_THR, in the unit of the parameters"),
+        Column("step_sm", "int16", "STEP, SMs"),
+        Column("transitions_share", "float64", "transitions as a share of noctrl's"),
+        Column("mean_sm_pct", "float64", "mean reservation against no control, per cent"),
+        Column("delay_p95_ms", "float64", "95th percentile against no control"),
+        Column("deadlines_pct", "float64", "missed deadlines against no control, points"),
+        Column("limits_missed", "int16", "limits missed over all loads, transitions included"),
+        Column("on_front", "bool", "whether no other setting beats it"),
         Column("chosen", "bool", "whether this is the chosen setting"),
     ),
 )
@@ -268,6 +355,7 @@ STAGE = Stage(
             ),
         ),
         "trials": TRIALS,
+        "settings": SETTINGS,
         "scheduler": File("scheduler.json", "chosen parameters of weaver, and why"),
     },
     run=run,

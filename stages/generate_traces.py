@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from pipeline.io import Inputs, Outputs
 from pipeline.stage import (
     Column,
     Fault,
+    Folder,
     FromParam,
     FromRepo,
     FromStage,
@@ -24,14 +26,17 @@ from pipeline.stage import (
     Table,
 )
 from ranloom.errors import InputError
-from ranloom.mac import tables
+from ranloom.mac import shared_gpu, tables
 from ranloom.mac.controllers.registry import ControllerSpec, check_name
 from ranloom.mac.controllers.weaver import WeaverParams
 from ranloom.mac.controllers.weaver_plus import WeaverPlusParams
 from ranloom.mac.experiment import REFERENCE, run_controllers
 from ranloom.mac.kpis import cell_kpis
+from ranloom.mac.lanes import run_lanes
 from ranloom.mac.lut_calibration import with_budgets
 from ranloom.mac.model import CellModel
+from ranloom.mac.offline import Fewest, fewest_transitions, problem_of
+from ranloom.mac.reports import json_lines
 from ranloom.mac.simulate import CellRun
 from ranloom.mac.sites import peak_overlap, peak_spare
 from ranloom.traffic import scenario as scenarios
@@ -43,6 +48,7 @@ from stages._cell import BLER_PATH, Base, cell_config, load_model
 _STREAM = 30  # child of the seed that belongs to this stage
 MACRO = "macro"
 TIMELINES = ("scenario_2", "scenario_2_scaled")  # scenarios shown slot by slot, as in Fig. 10
+REPORTED = ("noctrl", "weaver")  # controllers whose runs of these are also written second by second
 
 
 class TableTenParams(StageParams):
@@ -106,6 +112,17 @@ class WeaverPlusTable(StageParams):
     down_share: float = Field(ge=0, le=1, description="share of the delay a step down may use")
 
 
+class OfflineParams(StageParams):
+    """The yardstick; meaning in ``ranloom.mac.offline``."""
+
+    delays_ms: list[float] = Field(
+        min_length=1, description="later than noctrl; metrics: the first"
+    )
+    mean_sm_pct: float = Field(ge=0, le=100, description="higher mean reservation than noctrl's")
+    steps: int = Field(ge=1, le=60, description="prices of a transition that are tried")
+    max_labels: int = Field(ge=2, le=100_000, description="labels of a tier; more: tighter bounds")
+
+
 class Params(StageParams):
     """Parameters of ``generate_traces``."""
 
@@ -128,6 +145,7 @@ class Params(StageParams):
     stress: StressParams
     wideband: WidebandParams
     macro: MacroParams
+    offline: OfflineParams
     timeline_ul_slots: int = Field(ge=1, le=100_000, description="length of the timeline, UL slots")
 
     def traffic(self, path: Path) -> Source:
@@ -198,21 +216,42 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     """Simulate every scenario under its controllers."""
     model, wide, weaver = _models(params, inputs)
     seed = params.base.seed
-    collected: dict[str, list[tables.Columns]] = {name: [] for name in STAGE.outputs}
+    collected: dict[str, list[tables.Columns]] = {
+        name: [] for name, output in STAGE.outputs.items() if isinstance(output, Table)
+    }
     metrics: dict[str, Any] = {}
     notes: list[str] = []
     specs = params.specs(params.controllers, weaver)
     k_us_sm = model.plant_config.k_us_sm
+    budget_us = float(inputs.json("latency_model")["budget_us"])
     for scenario in build_scenarios(params, inputs.path("source")):
         cell = wide if scenario.name == "wideband" else model
-        traced = scenario.name in TIMELINES
-        length = cell.config.ul_slots_in(scenario.duration_us) if traced else 0
+        length = cell.config.ul_slots_in(scenario.duration_us)
         runs = run_controllers(cell, scenario, specs, seed, trace=(0, length))
         _collect(collected, cell, scenario, runs, 1)
         metrics[scenario.name] = _scenario_metrics({n: [r] for n, r in runs.items()}, k_us_sm)
         metrics[scenario.name] |= {"split_records": scenario.counts.get("split_records", 0)}
         notes += [f"{scenario.name}: {note}" for note in scenario.notes]
-        if traced:
+        if REFERENCE in runs:
+            found = _yardstick(params.offline, cell, runs[REFERENCE])
+            collected["offline"].append(tables.offline_columns(scenario.name, found, length))
+            first_found = next(iter(found.values()))
+            metrics[scenario.name]["offline"] = {
+                "transitions_lower": first_found.transitions_lower,
+                "transitions_upper": first_found.plan.transitions,
+                "mean_sm": first_found.plan.sm_slots / length,
+            }
+        if scenario.name in TIMELINES:
+            for name in REPORTED:
+                if name in runs:
+                    collected["distributions"].append(
+                        tables.distribution_columns(
+                            scenario.name, runs[name], cell.plant_config, budget_us
+                        )
+                    )
+                    path = outputs.path("reports") / f"{scenario.name}.{name}.jsonl"
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    path.write_text("\n".join(json_lines(runs[name])) + "\n", encoding="utf-8")
             chosen = runs.get(REFERENCE, next(iter(runs.values())))
             first = tables.busiest_window(chosen, params.timeline_ul_slots)
             collected["timeline"] += [
@@ -224,19 +263,51 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     sites: dict[str, list[CellRun]] = {}
     specs = params.specs(params.macro_controllers, weaver)
     for scenario in build_sites(params, inputs.path("diurnal")):
-        runs = run_controllers(model, scenario, specs, seed + scenario.cell)
+        length = model.config.ul_slots_in(scenario.duration_us)
+        runs = run_controllers(model, scenario, specs, seed + scenario.cell, trace=(0, length))
         _collect(collected, model, scenario, runs, HOURS)
         for name, site in runs.items():
             sites.setdefault(name, []).append(site)
     metrics[MACRO] = _scenario_metrics(sites, k_us_sm)
+    collected["shared_gpu"] = [
+        tables.shared_gpu_columns(name, sharing, one)
+        for name, runs in sites.items()
+        for n in range(1, len(runs) + 1)
+        for sharing, one in (
+            ("summed", shared_gpu.summed(runs[:n], model.tables.sm_max)),
+            ("pooled", shared_gpu.pooled(runs[:n], model, budget_us)),
+        )
+    ]
     for name, parts in collected.items():
         outputs.table(name, tables.stack(parts))
     shown = tables.stack(p for p in collected["cells"] if p["scenario"][0] == MACRO)
     metrics[MACRO] |= peak_spare(shown, params.macro_controllers[-1])
     metrics[MACRO]["peak_overlap"] = peak_overlap(shown, params.macro_controllers[-1])
+    shared = tables.stack(collected["shared_gpu"])
+    for sharing in shared_gpu.SHARINGS:
+        own = (shared["controller"] == params.macro_controllers[-1]) & (
+            shared["sharing"] == sharing
+        )
+        metrics[MACRO][f"one_gpu_{sharing}"] = {
+            name: shared[name][own][-1].item()
+            for name in ("cells", "mean_sm", "p999_sm", "over_device_pct")
+        }
     for note in notes:
         print(f"note: {note}", flush=True)
     return Result(metrics=metrics)
+
+
+def _yardstick(params: OfflineParams, model: CellModel, noctrl: CellRun) -> dict[float, Fewest]:
+    """Fewest transitions by the delay that is allowed."""
+    mean_sm = noctrl.mean_sm * (1.0 + 0.01 * params.mean_sm_pct)
+    tasks = [
+        partial(
+            fewest_transitions, problem_of(noctrl, model, delay), mean_sm,
+            steps=params.steps, max_labels=params.max_labels,
+        )
+        for delay in params.delays_ms
+    ]  # fmt: skip
+    return dict(zip(params.delays_ms, run_lanes(tasks), strict=True))
 
 
 def _collect(
@@ -255,6 +326,7 @@ def _collect(
     for run_ in runs.values():
         collected["reservations"].append(tables.reservation_columns(name, cell, run_))
         collected["ue_kpis"].append(tables.ue_kpi_columns(name, cell, run_))
+        collected["performance"].append(tables.performance_columns(name, cell, run_))
         k_us_sm = model.plant_config.k_us_sm
         collected["cells"].append(tables.cell_columns(name, cell, run_, k_us_sm, hours))
 
@@ -387,6 +459,60 @@ STAGE = Stage(
                 Column("decode_starts", "int64", "decodes started"),
             ),
         ),
+        "performance": Table(
+            "performance.parquet",
+            "Measurements of each run under their names in 3GPP TS 28.552",
+            (
+                _SCENARIO,
+                _CONTROLLER,
+                _CELL,
+                Column("measurement", "string", "name in 28.552, or with the prefix X-RANLOOM"),
+                Column("ue", "int32", "UE of the cell; -1: the whole cell"),
+                Column("value", "float64", "value over the whole run"),
+                Column("unit", "string", "unit in 28.552"),
+            ),
+        ),
+        "offline": Table(
+            "offline.parquet",
+            "Reservations that no controller can beat: corners of mean reservation and transitions",
+            (
+                _SCENARIO,
+                Column("delay_ms", "float64", "by how much later than noctrl work may be decoded"),
+                Column("price_sm_slots", "float64", "of a transition, SM x UL slots"),
+                Column("mean_sm", "float64", "mean reservation over UL slots"),
+                Column("transitions", "int64", "changes of the reservation"),
+                Column("cost_lower", "float64", "no reservation has less SM x UL slots + price"),
+                Column("within", "bool", "the one with fewest transitions at the allowed mean"),
+            ),
+        ),
+        "shared_gpu": Table(
+            "shared_gpu.parquet",
+            "Sites 0 to n of the macro scenario on one GPU",
+            (
+                _CONTROLLER,
+                Column("sharing", "string", "summed: partitions side by side; pooled: one for all"),
+                Column("cells", "int16", "cells on the GPU"),
+                Column("mean_sm", "float64", "mean over UL slots"),
+                Column("p999_sm", "float64", "99.9th percentile"),
+                Column("peak_sm", "int32", "highest"),
+                Column("transitions", "int64", "changes of the total"),
+                Column("over_device_pct", "float64", "UL slots that ask for more than the device"),
+            ),
+        ),
+        "distributions": Table(
+            "distributions.parquet",
+            "Distributions of the scenarios that are shown slot by slot, noctrl and weaver",
+            (
+                _SCENARIO,
+                _CONTROLLER,
+                Column("kind", "string", "delay, margin, prb_mcs or harq_round"),
+                Column("ue", "int32", "UE of a delay; -1: the whole cell"),
+                Column("x", "float64", "delay in ms; margin in us; PRBs; round, 0: given up"),
+                Column("y", "float64", "MCS of prb_mcs, else 0"),
+                Column("share", "float64", "delay: of packets that are later; else of all"),
+            ),
+        ),
+        "reports": Folder("reports", "runs second by second as JSON Lines in srsRAN's shape"),
         "timeline": Table(
             "timeline.parquet",
             "Scenario 2 slot by slot, where noctrl changes most often (as Fig. 10)",

@@ -27,14 +27,21 @@ from ranloom.gpu.latency import LatencyModel, match_table
 from ranloom.gpu.roofline import decode_point
 from ranloom.ldpc.base_graph import base_graph
 from ranloom.lut.backends import BACKENDS, comparable, read_published_cells
-from ranloom.lut.characterise import Allocation, Characterisation, characterise
+from ranloom.lut.characterise import (
+    Assumptions,
+    Characterisation,
+    Reservation,
+    characterise,
+    reserve,
+)
 from ranloom.lut.importers import ImportOptions
 from ranloom.lut.profile import ProfileRequest
 from ranloom.lut.table import INFEASIBLE, PROVENANCES, Lut
-from ranloom.nr.segmentation import work_table
+from ranloom.nr.tbs import Allocation
 
-# The configuration of WEAVER appendix A.2: MCS 15, 162 PRB on 16 of 48 SMs.
-RESERVED_MCS, RESERVED_PRB, RESERVED_SM = 15, 162, 16
+# The configuration of WEAVER appendix A.2: MCS 15, 162 PRB on 16 and on 48 SMs.
+RESERVED_MCS, RESERVED_PRB = 15, 162
+FEWER_SM, MORE_SM = 16, 48
 ROOFLINE_LIFTING_SIZE = 128  # appendix A.1
 
 
@@ -82,19 +89,26 @@ class Params(StageParams):
         """Latency model."""
         return LatencyModel(self.a_us, self.k_us_sm, self.b_us, self.p99_over_mean)
 
+    def assumptions(self) -> Assumptions:
+        """What utilisation is computed with."""
+        return Assumptions(self.iterations, self.deadline_us, self.instructions_per_op)
+
 
 def request(params: Params, card: Card, published: Path, source: Path) -> ProfileRequest:
-    """What to profile, from the parameters."""
-    work = work_table(
-        params.max_prb,
-        table=params.mcs_table,
-        n_layers=params.n_layers,
-        n_symbols=params.n_symbols,
-        n_dmrs_per_prb=params.n_dmrs_per_prb,
-        n_oh=params.n_oh,
-    )
+    """What to profile, from the parameters.
+
+    Raises:
+        InputError: the metrics would cover no allocation.
+    """
+    if params.characterise_from_prb > params.max_prb:
+        raise InputError(
+            "profile_lut.characterise_from_prb",
+            params.characterise_from_prb,
+            f"allowed: up to profile_lut.max_prb ({params.max_prb})",
+        )
     return ProfileRequest(
-        work=work,
+        allocation=params.allocation(),
+        max_prb=params.max_prb,
         card=card,
         budget_us=params.budget_us,
         percentile=params.percentile,
@@ -102,7 +116,11 @@ def request(params: Params, card: Card, published: Path, source: Path) -> Profil
         published_path=published,
         source_path=source,
         source_options=ImportOptions(
-            params.source_sm, params.p99_over_mean, params.mcs_table, params.source_machine
+            params.source_sm,
+            params.p99_over_mean,
+            params.mcs_table,
+            params.source_machine,
+            params.n_layers,
         ),
     )
 
@@ -113,18 +131,31 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     wanted = request(params, card, inputs.path("published"), inputs.path("source"))
     profile = BACKENDS[params.backend](wanted)
     lut = profile.lut(wanted)
-    usage = characterise(
-        wanted.work,
-        params.allocation(),
-        card,
-        wanted.model,
-        iterations=params.iterations,
-        deadline_us=params.deadline_us,
-        instructions_per_op=params.instructions_per_op,
-    )
+    model, assumed = wanted.model, params.assumptions()
+    usage = characterise(wanted.allocation, wanted.max_prb, card, model, assumed)
+    reserved_prb = min(RESERVED_PRB, wanted.max_prb)
+    overhead_us = params.slot_overhead_us
+    reservation = reserve(usage, RESERVED_MCS, reserved_prb, card, model, assumed, overhead_us)
+    known = {p.stem: load_card(p) for p in sorted(inputs.path("cards").glob("*.yaml"))}
+    cards = list(known.values())
     outputs.table("latency", profile.latencies.to_columns())
     outputs.table("lut", lut.to_columns())
     outputs.table("characterisation", vars(usage))
+    outputs.table("reservation", vars(reservation))
+    outputs.table(
+        "cards",
+        {
+            "card": [c.name for c in cards],
+            "sm_count": [c.sm_count for c in cards],
+            "fp16_tensor_tflops": [c.fp16_tensor_tflops for c in cards],
+            "memory_bandwidth_gb_per_s": [c.memory_bandwidth_gb_per_s for c in cards],
+            "ridge_ops_per_byte": [c.ridge_ops_per_byte for c in cards],
+        },
+    )
+    outputs.json(
+        "source",
+        {"backend": params.backend, "how": dict(profile.how), "skipped": list(profile.skipped)},
+    )
     outputs.json(
         "model",
         {
@@ -139,51 +170,70 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
             "sm_levels": card.levels.tolist(),
         },
     )
-    return Result(metrics=_metrics(params, wanted, lut, usage))
+    return Result(
+        metrics={
+            **_published_metrics(wanted, lut),
+            "infeasible_pairs": int((lut.min_sm[:, 1:] == INFEASIBLE).sum()),
+            "roofline": {
+                **_roofline(params),
+                "ridge_ops_per_byte": card.ridge_ops_per_byte,
+                "ridge": {stem: c.ridge_ops_per_byte for stem, c in known.items()},
+            },
+            "reservation": _reservation(reservation),
+            "characterisation": _characterisation(usage, params.characterise_from_prb),
+            "provenance": _provenance(lut),
+        }
+    )
 
 
-def _metrics(
-    params: Params, wanted: ProfileRequest, lut: Lut, usage: Characterisation
-) -> Mapping[str, Any]:
-    shown = usage.prb >= params.characterise_from_prb
-    reserved = wanted.work[RESERVED_MCS, min(RESERVED_PRB, wanted.max_prb)]
-    p99_us = wanted.model.p99_us(reserved, [RESERVED_SM, wanted.card.sm_count])
-    slot_us = p99_us / params.p99_over_mean + params.slot_overhead_us
+def _roofline(params: Params) -> Mapping[str, float]:
     one_block = decode_point(base_graph(1).n_edges, ROOFLINE_LIFTING_SIZE, params.iterations)
-    kinds = np.bincount(lut.provenance[:, 1:].ravel(), minlength=len(PROVENANCES))
     return {
-        **_published_metrics(wanted, lut),
-        "infeasible_pairs": int((lut.min_sm[:, 1:] == INFEASIBLE).sum()),
-        "roofline": {
-            "bg1_z128_ops_per_byte": one_block.ops_per_byte,
-            "bg1_z128_ops": one_block.ops,
-            "bg1_z128_bytes": one_block.bytes,
-            "ridge_ops_per_byte": wanted.card.ridge_ops_per_byte,
-        },
-        "reservation": {
-            "slowdown_16_over_48": p99_us[0] / p99_us[1],
-            "slot_us_16": slot_us[0],
-            "slot_us_48": slot_us[1],
-            "slot_slowdown_16_over_48": slot_us[0] / slot_us[1],
-        },
-        "characterisation": {
-            "slack_pct_min": usage.slack_pct[shown].min(),
-            "slack_pct_max": usage.slack_pct[shown].max(),
-            "max_smu_pct": usage.smu_pct[shown].max(),
-            "max_acu_pct": usage.acu_pct[shown].max(),
-            "max_acu_useful_pct": usage.acu_useful_pct[shown].max(),
-            "gbu_pct_min": usage.gbu_pct[shown].min(),
-            "gbu_pct_max": usage.gbu_pct[shown].max(),
-        },
-        "provenance": {kind: int(n) for kind, n in zip(PROVENANCES, kinds, strict=True)},
+        "bg1_z128_ops_per_byte": one_block.ops_per_byte,
+        "bg1_z128_ops": one_block.ops,
+        "bg1_z128_bytes": one_block.bytes,
     }
+
+
+def _reservation(effect: Reservation) -> Mapping[str, float]:
+    """Slot and decode on 16 and 48 SMs; nothing where the card has no such partitions."""
+    at = [np.flatnonzero(effect.sm == sm) for sm in (FEWER_SM, MORE_SM)]
+    if any(len(rows) == 0 for rows in at):
+        return {}
+    few, many = (int(rows[0]) for rows in at)
+    found: dict[str, float] = {
+        "slowdown_16_over_48": effect.p99_us[few] / effect.p99_us[many],
+        "slot_slowdown_16_over_48": effect.slot_us[few] / effect.slot_us[many],
+    }
+    for sm, row in ((FEWER_SM, few), (MORE_SM, many)):
+        for name in ("p99_us", "slot_us", "smu_pct", "acu_pct", "gbu_pct"):
+            found[f"{name}_{sm}"] = getattr(effect, name)[row]
+    return found
+
+
+def _characterisation(usage: Characterisation, from_prb: int) -> Mapping[str, float]:
+    shown = usage.prb >= from_prb
+    return {
+        "slack_pct_min": usage.slack_pct[shown].min(),
+        "slack_pct_max": usage.slack_pct[shown].max(),
+        "max_smu_pct": usage.smu_pct[shown].max(),
+        "max_acu_pct": usage.acu_pct[shown].max(),
+        "max_acu_useful_pct": usage.acu_useful_pct[shown].max(),
+        "gbu_pct_min": usage.gbu_pct[shown].min(),
+        "gbu_pct_max": usage.gbu_pct[shown].max(),
+    }
+
+
+def _provenance(lut: Lut) -> Mapping[str, int]:
+    kinds = np.bincount(lut.provenance[:, 1:].ravel(), minlength=len(PROVENANCES))
+    return {kind: int(n) for kind, n in zip(PROVENANCES, kinds, strict=True)}
 
 
 def _published_metrics(wanted: ProfileRequest, lut: Lut) -> Mapping[str, Any]:
     """Matches with the published cells; on another card than theirs none are comparable."""
     cells, sm_count = read_published_cells(wanted.published_path)
     inside = (cells.prb <= wanted.max_prb) & (cells.mcs < wanted.n_mcs)
-    if not comparable(wanted.card, cells, sm_count):
+    if not comparable(wanted.card, wanted.allocation.table, cells, sm_count):
         inside[:] = False
     mcs, prb, min_sm = cells.mcs[inside], cells.prb[inside], cells.min_sm[inside]
     match = match_table(
@@ -206,7 +256,10 @@ def check(params: Params, paths: Mapping[str, Path]) -> Iterator[Fault]:
     """Faults of the card, and of what the backend needs of it."""
     try:
         card = load_card(paths["card"])
+        for path in sorted(paths["cards"].glob("*.yaml")):
+            load_card(path)
         wanted = request(params, card, paths["published"], paths["source"])
+        wanted.work  # noqa: B018 an impossible allocation is found here
         if params.backend != "model":
             BACKENDS[params.backend](wanted)
     except InputError as error:
@@ -219,6 +272,7 @@ STAGE = Stage(
     params=Params,
     inputs={
         "card": FromParam("base.card"),
+        "cards": FromRepo("data/cards"),
         "published": FromRepo("data/published/weaver.yaml"),
         "source": FromParam("profile_lut.source_path"),
     },
@@ -262,6 +316,7 @@ STAGE = Stage(
             (
                 Column("mcs", "int16", "MCS index"),
                 Column("prb", "int16", "PRBs, from 1"),
+                Column("tbs_bits", "int32", "transport block size"),
                 Column("work", "int32", "code blocks x lifting size"),
                 Column("ops", "float64", "operations of a decode (appendix A.1)"),
                 Column("bytes", "float64", "memory traffic of a decode (appendix A.1)"),
@@ -274,6 +329,31 @@ STAGE = Stage(
                 Column("gbu_pct", "float64", "memory bandwidth utilisation"),
             ),
         ),
+        "reservation": Table(
+            "reservation.parquet",
+            "One slot (MCS 15, 162 PRB) by reserved SMs (appendix A.2)",
+            (
+                Column("sm", "int16", "reserved SMs"),
+                Column("p99_us", "float64", "99th percentile of the decode, us"),
+                Column("decode_us", "float64", "median of the decode, us"),
+                Column("slot_us", "float64", "median of decode and what a slot takes beside, us"),
+                Column("smu_pct", "float64", "share of the device's SMs that is reserved"),
+                Column("acu_pct", "float64", "arithmetic utilisation of the device, decoding"),
+                Column("gbu_pct", "float64", "bandwidth utilisation of the device, decoding"),
+            ),
+        ),
+        "cards": Table(
+            "cards.parquet",
+            "Ridge points of the known devices (appendix A.1)",
+            (
+                Column("card", "string", "device card"),
+                Column("sm_count", "int16", "streaming multiprocessors"),
+                Column("fp16_tensor_tflops", "float64", "dense FP16 tensor peak"),
+                Column("memory_bandwidth_gb_per_s", "float64", "device memory bandwidth"),
+                Column("ridge_ops_per_byte", "float64", "ridge point of the roofline"),
+            ),
+        ),
+        "source": File("source.json", "backend, how its profile was taken, lines of it skipped"),
         "model": File("model.json", "latency model and SM levels of the device"),
     },
     run=run,

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
-import torch
-from pydantic import Field
 
 from pipeline.io import Inputs, Outputs
 from pipeline.stage import (
@@ -20,154 +18,15 @@ from pipeline.stage import (
     FromStage,
     Result,
     Stage,
-    StageParams,
     Table,
 )
-from ranloom.gpu.card import Card, load_card
-from ranloom.spare.budget import Reservation, from_changes, rescale
-from ranloom.spare.checks import measure_detection
-from ranloom.spare.gemm import TileModel, Tiling
-from ranloom.spare.mechanism import Mechanism
-from ranloom.spare.replay import Outcome, replay
-from ranloom.spare.synthetic import TraceStatistics, synthetic_trace
-from ranloom.spare.workload import Restart, Workload, gemm_chain, transformer_step
-
-CHECKED_TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-class Base(StageParams):
-    """Shared values of this stage."""
-
-    seed: int = Field(ge=0, description="root of random streams")
-    card: str = Field(description="device card of the traces, a YAML file")
-
-
-class MechanismParams(StageParams):
-    """One sharing mechanism (WEAVER Table 1)."""
-
-    reconfiguration_us: float = Field(ge=0, description="time of a change of the partition, us")
-    keeps_state: bool = Field(description="device state survives a change")
-    checkpoint_us: float = Field(ge=0, description="saving and restoring where it does not, us")
-
-
-class TilingParams(StageParams):
-    """Largest tile."""
-
-    tile_m: int = Field(ge=1, le=4096, description="rows")
-    tile_n: int = Field(ge=1, le=4096, description="columns")
-    tile_k: int = Field(ge=1, description="reduction")
-
-
-class ChainParams(StageParams):
-    """Chain of dependent products (WEAVER Table 5)."""
-
-    length: int = Field(ge=1, le=100_000, description="products in a chain")
-    m: int = Field(ge=1, description="rows of the output")
-    n: int = Field(ge=1, description="columns of the output")
-    k: int = Field(ge=1, description="reduction")
-    restart: Restart = Field(description="what a change of the partition starts over")
-    relaunch_us: float = Field(ge=0, description="time to launch the chain again, us")
-    tile_efficiency: float = Field(gt=0, le=1, description="share of the tensor peak in a tile")
-    tiling: TilingParams
-
-
-class StepParams(StageParams):
-    """Training step of a decoder-only transformer (WEAVER Table 6)."""
-
-    layers: int = Field(ge=1, le=200, description="decoder layers")
-    hidden: int = Field(ge=1, description="model width")
-    heads: int = Field(ge=1, description="attention heads")
-    ffn: int = Field(ge=1, description="width of the feed-forward layer")
-    vocabulary: int = Field(ge=1, description="vocabulary size")
-    batch: int = Field(ge=1, description="samples of a step")
-    sequence: int = Field(ge=1, description="tokens of a sample")
-    restart: Restart = Field(description="what a change of the partition starts over")
-
-
-class ChecksParams(StageParams):
-    """Measured detection of corrupted products (WEAVER App. F)."""
-
-    trials: int = Field(ge=1, le=1_000_000, description="products a type")
-    pairs: int = Field(ge=1, le=64, description="probe pairs of a check")
-    sigmas: float = Field(gt=0, le=100, description="tolerance in deviations of the rounding")
-    rows: int = Field(ge=2, le=4096, description="rows of a product")
-    columns: int = Field(ge=2, le=4096, description="columns of a product")
-    reduction: int = Field(ge=1, le=65536, description="reduction of a product")
-    corruption_rms: float = Field(gt=0, description="wrong entry: off by this many rms entries")
-
-
-class SyntheticTraceParams(StageParams):
-    """Statistics of the synthetic reservations of one controller."""
-
-    mean_sm: float = Field(gt=0, description="mean reservation, SMs")
-    transitions: int = Field(ge=0, description="changes in the trace")
-    quiet_sm: int = Field(ge=0, description="level between excursions, SMs")
-    peak_sm: int = Field(ge=1, description="highest level of an excursion, SMs")
-    period_us: float = Field(gt=0, description="changes happen at multiples of this, us")
-    burst_transitions: int = Field(ge=0, description="changes in one burst; 0: no bursts")
-
-
-class SyntheticParams(StageParams):
-    """Second reading: traces drawn to given statistics instead of our own."""
-
-    traces: int = Field(ge=1, le=100, description="traces drawn of each kind")
-    duration_s: float = Field(gt=0, le=3600, description="length of a trace, s")
-    slot_us: float = Field(gt=0, description="slot duration, us")
-    burst_us: float = Field(gt=0, description="length of a burst, us")
-    burst_share: float = Field(ge=0, lt=1, description="share of the changes in bursts")
-    step_loss_us: float = Field(ge=0, description="further loss of a training step a change, us")
-    scenarios: dict[str, dict[str, SyntheticTraceParams]] = Field(
-        description="by scenario and controller"
-    )
-
-
-class Params(StageParams):
-    """Parameters of ``replay_spare``."""
-
-    base: Base
-    training_card: str = Field(description="device card of a training site, a YAML file")
-    mechanisms: dict[str, MechanismParams] = Field(min_length=1, description="by name")
-    mechanism_of: dict[str, str] = Field(description="mechanism of a controller; others: default")
-    site_mechanism_of: dict[str, str] = Field(
-        description="mechanism of a controller in spare.parquet; others: as in mechanism_of"
-    )
-    default_mechanism: str = Field(description="mechanism of the other controllers")
-    compared_controller: str = Field(description="controller shown under every mechanism")
-    gemm_chain: ChainParams
-    training_step: StepParams
-    tiling: TilingParams
-    tile_efficiency: float = Field(gt=0, le=1, description="share of the tensor peak in a tile")
-    bandwidth_share: float = Field(gt=0, le=1, description="memory bandwidth left to training")
-    element_bytes: Literal[1, 2, 4, 8] = Field(description="bytes of a matrix element")
-    dispatch_us: float = Field(ge=0, le=1000, description="time between two waves, us")
-    jitter_sigma: float = Field(ge=0, le=2, description="sd of log(actual / predicted wave time)")
-    synthetic: SyntheticParams
-    checks: ChecksParams
-
-    def mechanism(self, name: str) -> Mechanism:
-        """A mechanism by name."""
-        chosen = self.mechanisms[name]
-        return Mechanism(name, chosen.reconfiguration_us, chosen.keeps_state, chosen.checkpoint_us)
-
-    def setting(self, workload: str, card: Card) -> tuple[TileModel, Tiling]:
-        """Wave times and tiles of a workload on a device."""
-        chain = workload == "gemm_chain"
-        model = TileModel(
-            card,
-            self.gemm_chain.tile_efficiency if chain else self.tile_efficiency,
-            self.bandwidth_share,
-            self.element_bytes,
-            self.dispatch_us,
-        )
-        return model, Tiling(**vars(self.gemm_chain.tiling if chain else self.tiling))
-
-    def workloads(self) -> tuple[Workload, Workload]:
-        """The chain and the training step."""
-        chain = self.gemm_chain.model_dump(exclude={"tile_efficiency", "tiling"})
-        return (
-            gemm_chain("gemm_chain", **chain),
-            transformer_step("training_step", **vars(self.training_step)),
-        )
+from ranloom.gpu.card import load_card
+from ranloom.spare.budget import Reservation, from_changes
+from ranloom.spare.colocation import Colocation
+from ranloom.spare.replay import Outcome
+from ranloom.spare.second_reading import useful_ratios
+from stages._spare_params import Params
+from stages._spare_reading import second_reading, sensitivity, steadiness
 
 
 def check(params: Params, _files: Mapping[str, Path]) -> Iterator[Fault]:
@@ -179,6 +38,11 @@ def check(params: Params, _files: Mapping[str, Path]) -> Iterator[Fault]:
     for key, name in named.items():
         if name not in params.mechanisms:
             yield Fault(f"params.yaml: replay_spare.{key}", name, known)
+    for scenario, controllers in params.synthetic.scenarios.items():
+        for needed in ("weaver", "noctrl"):
+            if needed not in controllers:
+                where = f"params.yaml: replay_spare.synthetic.scenarios.{scenario}"
+                yield Fault(where, list(controllers), f"needed: {needed}, to compare with")
 
 
 def traces(inputs: Inputs, sm_max: int) -> Iterator[tuple[str, str, int, Reservation, int]]:
@@ -216,8 +80,7 @@ def traces(inputs: Inputs, sm_max: int) -> Iterator[tuple[str, str, int, Reserva
 def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     """Replay both workloads beside every trace."""
     card, training_card = load_card(inputs.path("card")), load_card(inputs.path("training_card"))
-    chain, step = params.workloads()
-    on = {w.name: params.setting(w.name, c) for w, c in ((chain, card), (step, training_card))}
+    chain, step = params.chain(card), params.step(training_card)
     spare: dict[str, list[Any]] = {c.name: [] for c in SPARE.columns}
     rows: list[dict[str, Any]] = []
     for index, (scenario, controller, cell, trace, starts) in enumerate(
@@ -227,41 +90,47 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
         at_sites = params.site_mechanism_of.get(controller, own)
         every = scenario != "macro" and controller == params.compared_controller
         for name in dict.fromkeys([own, at_sites, *(params.mechanisms if every else ())]):
-            for workload in (chain, step):
-                if scenario == "macro" and workload is chain:
+            for colocation in (chain, step):
+                if scenario == "macro" and colocation is chain:
                     continue
-                model, tiling = on[workload.name]
-                beside = trace if workload is chain else rescale(trace, card.sm_count, model.card)
-                done = replay(
-                    beside,
-                    workload,
-                    params.mechanism(name),
-                    model,
-                    tiling,
-                    jitter_sigma=params.jitter_sigma,
-                    seed=params.base.seed + index,
+                beside = colocation.on_device(trace, card)
+                done = colocation.beside(
+                    beside, params.mechanism(name), seed=params.base.seed + index
                 )
                 rows.append(
                     {
                         "scenario": scenario,
                         "controller": controller,
                         "cell": cell,
+                        "mechanism": name,
                         "own": name == own,
                     }
-                    | _row(workload, name, beside, model, done, starts)
+                    | _row(colocation, beside, done, starts)
                 )
-                if workload is step and name == at_sites:
-                    _append_spare(spare, scenario, controller, name, cell, beside, model, done)
+                if colocation is step and name == at_sites:
+                    _append_spare(spare, scenario, controller, name, cell, beside, step, done)
     outputs.table("spare", spare)
     outputs.table("coexistence", {c.name: [r[c.name] for r in rows] for c in COEXISTENCE.columns})
+    changed = list(sensitivity(params, card, training_card))
+    outputs.table(
+        "sensitivity", {c.name: [r[c.name] for r in changed] for c in SENSITIVITY.columns}
+    )
     return Result(
         metrics=_metrics(rows)
-        | {"synthetic": _synthetic(params, card, training_card), "checks": _checks(params)}
+        | {
+            "synthetic": second_reading(params, card, training_card),
+            "steadiness": steadiness(params, card, training_card),
+            "checks": _checks(params),
+        }
     )
 
 
 def _checks(params: Params) -> dict[str, Any]:
     """Rates of each type, and the worse of them."""
+    import torch  # slow, and nothing else here needs it
+
+    from ranloom.spare.checks import measure_detection
+
     asked = params.checks
     rates = {
         name: asdict(
@@ -277,7 +146,7 @@ def _checks(params: Params) -> dict[str, Any]:
                 seed=params.base.seed,
             )
         )
-        for name, dtype in CHECKED_TYPES.items()
+        for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16))
     }
     return {
         "detected_pct": min(r["detected_pct"] for r in rates.values()),
@@ -286,141 +155,25 @@ def _checks(params: Params) -> dict[str, Any]:
     } | rates
 
 
-def _synthetic(params: Params, card: Card, training_card: Card) -> dict[str, Any]:
-    """The second reading, and the chain's ratios without each of its constants."""
-    _, step = params.workloads()
-    found: dict[str, Any] = _synthetic_chain(params, card)
-    for scenario, controllers in params.synthetic.scenarios.items():
-        for controller in controllers:
-            kept = _beside_drawn(params, card, scenario, controller, step, training_card)
-            place = found[scenario][controller]
-            place |= _means(kept, step, params.setting(step.name, training_card)[0])
-            lossy = replace(step, relaunch_us=params.synthetic.step_loss_us)
-            lost = _beside_drawn(params, card, scenario, controller, lossy, training_card)
-            for name, value in _means(
-                lost, step, params.setting(step.name, training_card)[0]
-            ).items():
-                place[f"with_loss_{name}"] = value
-    without: dict[str, dict[str, Any]] = {
-        "without_relaunch": {"gemm_chain": {"relaunch_us": 0.0}},
-        "without_bursts": {"synthetic": {"burst_share": 0.0}},
-        "without_checkpoint": {
-            "mechanisms": {name: {"checkpoint_us": 0.0} for name in params.mechanisms}
-        },
-    }
-    for name, change in without.items():
-        ratios = _synthetic_chain(_changed(params, change), card)
-        found[name] = {
-            scenario: {k: v for k, v in values.items() if k.startswith("useful_ratio")}
-            for scenario, values in ratios.items()
-        }
-    return found
-
-
-def _synthetic_chain(params: Params, card: Card) -> dict[str, Any]:
-    """Useful work of the chain beside drawn traces, by scenario and controller."""
-    chain, _ = params.workloads()
-    found: dict[str, Any] = {}
-    for scenario, controllers in params.synthetic.scenarios.items():
-        place = found[scenario] = {}
-        for controller in controllers:
-            drawn = list(_drawn(params, card, scenario, controller))
-            done = _beside_drawn(params, card, scenario, controller, chain, card)
-            place[controller] = {
-                "useful_tflops": float(np.mean([d.useful_tflops for d in done])),
-                "mean_sm": float(np.mean([t.mean_sm for t in drawn])),
-                "transitions": float(np.mean([t.transitions for t in drawn])),
-            }
-        _ratios(place)
-    return found
-
-
-def _beside_drawn(
-    params: Params, card: Card, scenario: str, controller: str, workload: Workload, on: Card
-) -> list[Outcome]:
-    """A workload beside each drawn trace, rescaled to the device that it runs on."""
-    model, tiling = params.setting(workload.name, on)
-    own = params.mechanism_of.get(controller, params.default_mechanism)
-    return [
-        replay(
-            trace if on is card else rescale(trace, card.sm_count, on),
-            workload,
-            params.mechanism(own),
-            model,
-            tiling,
-            jitter_sigma=params.jitter_sigma,
-            seed=params.base.seed,
-        )
-        for trace in _drawn(params, card, scenario, controller)
-    ]
-
-
-def _means(done: list[Outcome], workload: Workload, model: TileModel) -> dict[str, float]:
+def _row(colocation: Colocation, trace: Reservation, done: Outcome, starts: int) -> dict[str, Any]:
+    power_w = colocation.power_w(done)
     return {
-        "training_tflops": float(np.mean([d.useful_tflops for d in done])),
-        "efficiency_pct": float(np.mean([d.efficiency_pct(model) for d in done])),
-        "violations": float(np.mean([d.violations for d in done])),
-        "tokens_per_s": float(np.mean([d.units * workload.tokens / d.duration_s for d in done])),
-    }
-
-
-def _drawn(params: Params, card: Card, scenario: str, controller: str) -> Iterator[Reservation]:
-    """The drawn traces of one scenario and controller."""
-    asked = params.synthetic
-    wanted = TraceStatistics(
-        **asked.scenarios[scenario][controller].model_dump(),
-        burst_us=asked.burst_us,
-        burst_share=asked.burst_share,
-    )
-    for k in range(asked.traces):
-        yield synthetic_trace(
-            wanted,
-            duration_s=asked.duration_s,
-            slot_us=asked.slot_us,
-            card=card,
-            seed=params.base.seed + k,
-        )
-
-
-def _changed(params: Params, change: Mapping[str, Any]) -> Params:
-    """The same parameters but for some nested values."""
-
-    def merged(old: dict[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
-        return old | {k: merged(old[k], v) if isinstance(v, Mapping) else v for k, v in new.items()}
-
-    return Params.model_validate(merged(params.model_dump(), change))
-
-
-def _row(
-    workload: Workload,
-    mechanism: str,
-    trace: Reservation,
-    model: TileModel,
-    done: Outcome,
-    starts: int,
-) -> dict[str, Any]:
-    return {
-        "mechanism": mechanism,
-        "workload": workload.name,
-        "device": model.card.name,
+        "workload": colocation.workload.name,
+        "device": colocation.card.name,
         "reservation_mean_sm": trace.mean_sm,
         "transitions": done.transitions,
-        "spare_share_pct": 100.0 * done.spare_sm_s / done.duration_s / model.card.sm_count,
+        "spare_share_pct": 100.0 * done.spare_sm_s / done.duration_s / colocation.card.sm_count,
         "useful_tflops": done.useful_tflops,
-        "w_per_tflops": _w_per_tflops(model.card, done),
-        "efficiency_pct": done.efficiency_pct(model),
+        "executed_tflops": done.executed_tflops,
+        "power_w": power_w,
+        "w_per_tflops": power_w / done.useful_tflops if done.useful_tflops else math.inf,
+        "efficiency_pct": done.efficiency_pct(colocation.model),
         "violations": done.violations,
         "violation_ms": done.violation_us / 1000.0,
         "decode_starts": starts,
         "violation_pct": 100.0 * done.violations / starts if starts else 0.0,
-        "tokens_per_s": done.units * workload.tokens / done.duration_s,
+        "tokens_per_s": colocation.tokens_per_s(done),
     }
-
-
-def _w_per_tflops(card: Card, done: Outcome) -> float:
-    """Power of the spare SMs, as their share of the board's limit, over useful throughput."""
-    power_w = card.power_w * done.spare_sm_s / done.duration_s / card.sm_count
-    return power_w / done.useful_tflops if done.useful_tflops else math.inf
 
 
 def _append_spare(
@@ -430,12 +183,12 @@ def _append_spare(
     mechanism: str,
     site: int,
     trace: Reservation,
-    model: TileModel,
+    step: Colocation,
     done: Outcome,
 ) -> None:
     seconds = done.useful_flops.size
     per_second = round(1e6 / trace.slot_us)
-    free = np.repeat(model.card.sm_count - trace.sm, trace.slots)
+    free = np.repeat(step.card.sm_count - trace.sm, trace.slots)
     padded = np.pad(free.astype(float), (0, seconds * per_second - free.size), "edge")
     spare["scenario"] += [scenario] * seconds
     spare["controller"] += [controller] * seconds
@@ -453,23 +206,15 @@ def _metrics(rows: list[dict[str, Any]]) -> dict[str, Any]:
         place = metrics.setdefault(row["scenario"], {}).setdefault(row["controller"], {})
         if row["workload"] == "gemm_chain":
             place["useful_tflops"] = row["useful_tflops"]
+            place["executed_tflops"] = row["executed_tflops"]
             continue
         place["training_tflops"] = row["useful_tflops"]
         for name in ("efficiency_pct", "violations", "violation_ms", "violation_pct"):
             place[name] = row[name]
         place["tokens_per_s"] = row["tokens_per_s"]
     for scenario in metrics.values():
-        _ratios(scenario)
+        scenario |= useful_ratios({c: v["useful_tflops"] for c, v in scenario.items()})
     return metrics
-
-
-def _ratios(scenario: dict[str, Any]) -> None:
-    """Add how much more of the chain is done beside weaver's reservations."""
-    for other in ("noctrl", "yinyangran"):
-        if {"weaver", other} <= scenario.keys() and scenario[other]["useful_tflops"] > 0:
-            scenario[f"useful_ratio_weaver_over_{other}"] = (
-                scenario["weaver"]["useful_tflops"] / scenario[other]["useful_tflops"]
-            )
 
 
 SPARE = Table(
@@ -501,11 +246,17 @@ COEXISTENCE = Table(
         Column("transitions", "int64", "changes of the reservation"),
         Column("spare_share_pct", "float64", "share of SM-time that a partition can use"),
         Column("useful_tflops", "float64", "finished work, 1e12 operations per second"),
+        Column("executed_tflops", "float64", "all work that ran, also what started over"),
+        Column(
+            "power_w",
+            "float64",
+            "the spare SMs' share of the board's power limit, drawn in full also while they redo "
+            "lost work or wait: an upper bound, without any thermal limit of the site",
+        ),
         Column(
             "w_per_tflops",
             "float64",
-            "watts per useful TFLOPS: the spare SMs' share of the board's power limit, drawn in "
-            "full also while they redo lost work or wait; infinite where nothing was finished",
+            "that power over useful TFLOPS; infinite where nothing was finished",
         ),
         Column("efficiency_pct", "float64", "share of spare SM-time turned into work"),
         Column("violations", "int64", "decode starts with training still on the RAN's SMs"),
@@ -513,6 +264,23 @@ COEXISTENCE = Table(
         Column("decode_starts", "int64", "decode starts of the trace"),
         Column("violation_pct", "float64", "violations per decode start"),
         Column("tokens_per_s", "float64", "training throughput; 0 for the chain"),
+    ),
+)
+
+SENSITIVITY = Table(
+    "sensitivity.parquet",
+    "synthetic traces, one constant changed at a time",
+    (
+        Column("constant", "string", "parameter that is changed, or none"),
+        Column("setting", "string", "as set, without (not fitted), halved or doubled"),
+        Column("scenario", "string", "scenario of the synthetic traces"),
+        Column("workload", "string", "gemm_chain or training_step"),
+        Column("weaver_tflops", "float64", "useful work beside weaver, 1e12 operations per second"),
+        Column("weaver_over_noctrl", "float64", "ratio of useful work; infinite over none"),
+        Column("weaver_over_yinyangran", "float64", "ratio of useful work; infinite over none"),
+        Column("weaver_efficiency_pct", "float64", "share of spare SM-time turned into work"),
+        Column("weaver_violations", "float64", "mean violations of a trace"),
+        Column("noctrl_violations", "float64", "mean violations of a trace"),
     ),
 )
 
@@ -527,7 +295,7 @@ STAGE = Stage(
         "card": FromParam("base.card"),
         "training_card": FromParam("replay_spare.training_card"),
     },
-    outputs={"spare": SPARE, "coexistence": COEXISTENCE},
+    outputs={"spare": SPARE, "coexistence": COEXISTENCE, "sensitivity": SENSITIVITY},
     run=run,
     check=check,
     headline=(

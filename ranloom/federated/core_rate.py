@@ -8,7 +8,8 @@ import time
 
 import numpy as np
 
-from ranloom.federated.aggregator import Aggregator, AggregatorConfig
+from ranloom.federated.aggregator import Aggregator
+from ranloom.federated.aggregator_config import AggregatorConfig
 from ranloom.federated.cutoff import CutOff
 from ranloom.federated.layout import TensorLayout
 from ranloom.federated.payload import encode

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ranloom.federated.aggregator import AggregatorConfig
+from ranloom.federated.aggregator_config import AggregatorConfig
 from ranloom.federated.forecast import ReleaseHistory
 from ranloom.federated.layout import TensorLayout
 from ranloom.federated.payload import Payload, encode, payload_bytes
@@ -50,6 +50,18 @@ class Network:
     names: tuple[str, ...]
     neighbours: tuple[tuple[int, ...], ...]
     rates: CellRates
+
+    def first(self, count: int) -> Network:
+        """The first ``count`` gNBs as a network of their own, in a ring."""
+        return Network(
+            self.names[:count],
+            tuple(tuple((g + step) % count for step in (1, count - 1)) for g in range(count)),
+            CellRates(
+                self.rates.mbps[:count],
+                self.rates.series_count[:count],
+                self.rates.phase_s[:count],
+            ),
+        )
 
 
 @dataclass(frozen=True)

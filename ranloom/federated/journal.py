@@ -18,7 +18,8 @@ import numpy as np
 
 from ranloom.errors import InputError
 from ranloom.federated.accumulator import Accumulator
-from ranloom.federated.aggregator import Aggregator, AggregatorConfig
+from ranloom.federated.aggregator import Aggregator
+from ranloom.federated.aggregator_config import AggregatorConfig
 from ranloom.federated.ledger import COUNTED, STAGED, Entry, entry_document
 from ranloom.federated.update import UpdateHeader
 from ranloom.federated.wave import Wave

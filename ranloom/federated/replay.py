@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from ranloom.federated.aggregator import Aggregator, AggregatorConfig
+from ranloom.federated.aggregator import Aggregator
+from ranloom.federated.aggregator_config import AggregatorConfig
 from ranloom.federated.payload import Payload, payload_bytes
 from ranloom.federated.radio import ARRIVED, GAVE_UP, LEFT, SAT_OUT, UNFINISHED, Uploads
 from ranloom.federated.rounds import Population

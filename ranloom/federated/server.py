@@ -26,7 +26,8 @@ import zmq
 from ranloom.errors import InputError
 from ranloom.federated import protocol
 from ranloom.federated.accumulator import Accumulator
-from ranloom.federated.aggregator import Aggregator, AggregatorConfig
+from ranloom.federated.aggregator import Aggregator
+from ranloom.federated.aggregator_config import AggregatorConfig
 from ranloom.federated.journal import Journal
 from ranloom.federated.ledger import STAGED
 from ranloom.federated.payload import WIRE_DTYPES, encode, peak_magnitude

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ranloom.errors import InputError
-from ranloom.federated.aggregator import AggregatorConfig
+from ranloom.federated.aggregator_config import AggregatorConfig
 from ranloom.federated.cutoff import CutOff
 from ranloom.federated.layout import TensorLayout
 

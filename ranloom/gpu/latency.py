@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp, nnls
 
 from ranloom.errors import InputError
 
@@ -110,13 +109,14 @@ def match_table(
     Args:
         model: the model.
         work: int64[n], decoder work of each cell.
-        min_sm: int64[n], profiled SM count; each is a level.
+        min_sm: int64[n], profiled SM count; each is a level, or above all where none is enough.
         levels: SM counts of the card.
         budget_us: latency budget of the table.
     """
     position = np.searchsorted(levels, min_sm)
     lower = levels[np.maximum(position - 1, 0)]
-    below = budget_us - model.p99_us(work, min_sm)
+    feasible = min_sm <= levels[-1]
+    below = np.where(feasible, budget_us - model.p99_us(work, min_sm), np.inf)
     above = np.where(position > 0, model.p99_us(work, lower) - budget_us, np.inf)
     margins = np.minimum(below, above)
     # the budget itself counts as met, at the next lower level as well
@@ -150,6 +150,8 @@ def fit_latencies(
         raise InputError(
             "profile", len(work), "needed: at least 3 points of at least 2 SM counts to fit a, k, b"
         )
+    from scipy.optimize import nnls  # slow to import, and no stage fits
+
     terms = np.stack([np.ones(len(work)), work / sm, work.astype(np.float64)], axis=1)
     # columns of like size keep the active-set solver well conditioned
     scale = np.maximum(np.abs(terms).max(axis=0), 1e-12)
@@ -185,6 +187,8 @@ def fit_table(
     """
     if not 0 <= a_us < budget_us:
         raise InputError("a_us", a_us, f"allowed: 0 up to below the budget of {budget_us} us")
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     n = len(work)
     rest = budget_us - a_us
     position = np.searchsorted(levels, min_sm)

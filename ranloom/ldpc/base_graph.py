@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,28 +81,22 @@ class BaseGraph:
         """
         return np.asarray(self.shift_table[lifting_set_index(lifting_size)] % lifting_size)
 
-    def rows_needed(
-        self,
-        sent_bits: NDArray[np.int64],
-        filler_bits: NDArray[np.int64],
-        lifting_size: NDArray[np.int64],
-    ) -> NDArray[np.int64]:
+    def rows_needed(self, sent_bits: Any, filler_bits: Any, lifting_size: Any) -> Any:
         """Rows that a decoder needs for a first transmission (redundancy version 0).
 
         Parity columns beyond the last sent bit carry no channel value, so the rows that own them
         say nothing. At least the four core rows remain.
 
         Args:
-            sent_bits: rate-matched bits of a code block, E.
+            sent_bits: rate-matched bits of a code block, E; arrays broadcast.
             filler_bits: filler bits of the block, which are not sent.
             lifting_size: Z.
 
         Returns:
-            int64 array of the common shape, 4 to ``n_rows``.
+            Integers of the common shape, 4 to ``n_rows``.
         """
-        last_column = PUNCTURED_COLUMNS + -(-(sent_bits + filler_bits) // lifting_size)
-        rows: NDArray[np.int64] = last_column - self.information_columns
-        return rows.clip(CORE_ROWS, self.n_rows)
+        last_column = PUNCTURED_COLUMNS - (-(sent_bits + filler_bits) // lifting_size)
+        return np.clip(last_column - self.information_columns, CORE_ROWS, self.n_rows)
 
     def edges_of_rows(self, n_rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Entries in the first ``n_rows`` rows."""

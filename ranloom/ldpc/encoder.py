@@ -67,23 +67,3 @@ def encode(
     for row in range(CORE_ROWS, graph.n_rows):
         word[:, columns + row] = row_sum(row, skip=columns + row)
     return word.reshape(len(word), graph.n_columns * lifting_size)
-
-
-def parity_holds(
-    words: NDArray[np.uint8], graph: BaseGraph, lifting_size: int, n_rows: int | None = None
-) -> NDArray[np.bool_]:
-    """Whether words satisfy the parity checks, ``H c = 0``, from the lifted matrix itself.
-
-    Args:
-        words: uint8[n_blocks, n_columns * Z].
-        graph: base graph.
-        lifting_size: Z.
-        n_rows: rows of the base graph to check; None for all.
-
-    Returns:
-        bool[n_blocks].
-    """
-    _, columns = graph.parity_check_matrix(lifting_size)
-    edges = words[:, columns].reshape(len(words), graph.n_edges, lifting_size)
-    checks = np.bitwise_xor.reduceat(edges, graph.row_starts[:-1], axis=1)[:, :n_rows]
-    return np.asarray(~checks.any(axis=(1, 2)))

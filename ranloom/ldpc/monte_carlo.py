@@ -2,27 +2,32 @@
 
 ``python -m ranloom.ldpc.monte_carlo data/bler/decoder_table1.csv`` measures all MCS of a table at
 several code block sizes, fits waterfalls as for the shipped curves, and prints how far the two
-are apart.
+are apart; with ``--compare`` it only does the last.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
+import typer
+from numpy.typing import NDArray
 
+from ranloom.errors import InputError
 from ranloom.ldpc.base_graph import base_graph
 from ranloom.ldpc.decoder import DecoderSettings, decode
 from ranloom.ldpc.encoder import encode
 from ranloom.ldpc.modulation import demodulate, modulate
 from ranloom.ldpc.rate_matching import recover, selected_positions
-from ranloom.nr.bler import bler_curves
+from ranloom.nr.bler import BlerCurves, bler_curves
 from ranloom.nr.bler_fit import BlerPoints, fit_curves, shannon_snr_db, write_curves
 from ranloom.nr.mcs import mcs_table
 from ranloom.nr.segmentation import MAX_CODE_BLOCK_BITS, Segmentation, segment
+
+SIZES = (100, 500, 1000, 2000, 3840, 8448)  # code block bits with CRC
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,7 @@ def block_errors(
     words = np.stack(
         [recover(row, positions, graph, z, code_block_bits, filler_llr=np.inf) for row in llr]
     )
-    sent, filler, lifting = (
-        np.array([v]) for v in (sent_bits, blocks.code_block_bits - code_block_bits, z)
-    )
-    n_rows = int(graph.rows_needed(sent, filler, lifting)[0])
+    n_rows = int(graph.rows_needed(sent_bits, blocks.filler_bits, z))
     found = decode(settings.quantise(words), graph, z, settings, n_rows)
     wrong = found.words[:, :code_block_bits] != information[:, :code_block_bits]
     return int(wrong.any(axis=1).sum())
@@ -129,29 +131,46 @@ def sweep(
     return BlerPoints(columns[0], columns[1], columns[2], columns[3])
 
 
-def main(target: Path, table: int = 1) -> None:
-    """Measure, fit, write, and compare with the shipped curves beside the target."""
-    settings = DecoderSettings("layered", "offset", 16, iterations=10)
-    sizes = (100, 500, 1000, 2000, 3840, 8448)
-    points = sweep(range(mcs_table(table).n_mcs), sizes, settings, SweepSettings(), table)
-    source = (
-        f"Monte Carlo of ranloom.ldpc: layered offset min-sum, 10 iterations, {len(points.mcs)} "
-        f"points of {SweepSettings().blocks} blocks,\nseed {SweepSettings().seed}; "
-        "fitted like the shipped curves: Q((snr - snr50) / sigma)."
-    )
-    write_curves(target, fit_curves(points, table), source)
-    ours, shipped = bler_curves(target, table), bler_curves(
-        target.parent / f"table{table}.csv", table
-    )  # fmt: skip
-    for size in (500, 1000, 2000, 8448):
-        bits = np.full(mcs_table(table).n_mcs, size)
-        mcs = np.arange(len(bits))
-        apart = ours.at(mcs, bits)[0] - shipped.at(mcs, bits)[0]
-        print(
-            f"{size:5d} bits: this decoder needs {apart.mean():+.2f} dB on average, "
-            f"{apart.min():+.2f} to {apart.max():+.2f} dB"
+def decibels_apart(ours: BlerCurves, others: BlerCurves, code_block_bits: int) -> NDArray[Any]:
+    """How much more SNR ours needs for half of the blocks, dB, float64[n_mcs]."""
+    mcs = np.arange(len(ours.snr50_db))
+    bits = np.full(len(mcs), code_block_bits)
+    return ours.at(mcs, bits)[0] - others.at(mcs, bits)[0]
+
+
+def main(
+    target: Annotated[Path, typer.Argument(help="curve file to write (CSV)")],
+    table: Annotated[int, typer.Option(help="MCS table")] = 1,
+    blocks: Annotated[int, typer.Option(min=1, help="code blocks a point")] = 200,
+    seed: Annotated[int, typer.Option(min=0, help="of bits and noise")] = 38212,
+    others: Annotated[Path | None, typer.Option(help="curves to compare with")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="measure nothing")] = False,
+) -> None:
+    """Measure BLER curves, fit them, write them, and say how far they lie from others."""
+    against = others or Path(f"data/bler/table{table}.csv")
+    shipped = bler_curves(against, table)
+    if not compare:
+        settings = DecoderSettings("layered", "offset", 16, iterations=10)
+        amount = SweepSettings(blocks=blocks, seed=seed)
+        points = sweep(range(mcs_table(table).n_mcs), SIZES, settings, amount, table)
+        source = (
+            f"Monte Carlo of ranloom.ldpc: layered offset min-sum, 10 iterations, "
+            f"{len(points.mcs)} points of {blocks} blocks,\nseed {seed}; "
+            "fitted like the shipped curves: Q((snr - snr50) / sigma)."
+        )
+        write_curves(target, fit_curves(points, table), source)
+    ours = bler_curves(target, table)
+    for size in SIZES[1:]:
+        apart = decibels_apart(ours, shipped, size)
+        typer.echo(
+            f"{size:5d} bits: {apart.mean():+.2f} dB on average over MCS, "
+            f"{apart.min():+.2f} to {apart.max():+.2f} dB, than {against.name}"
         )
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *(int(a) for a in sys.argv[2:3]))
+    try:
+        typer.run(main)
+    except InputError as error:
+        typer.echo(str(error), err=True)
+        raise SystemExit(2) from None

@@ -7,6 +7,7 @@ of retransmissions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +39,7 @@ class TransportBlockFormat:
     coded_bits: int
     n_layers: int = 1
 
-    @property
+    @cached_property
     def segmentation(self) -> Segmentation:
         """Code blocks."""
         return segment(self.tbs_bits, self.code_rate)
@@ -48,7 +49,7 @@ class TransportBlockFormat:
         """Base graph."""
         return base_graph(self.segmentation.base_graph)
 
-    @property
+    @cached_property
     def block_lengths(self) -> NDArray[np.int64]:
         """Bits on the channel of each code block."""
         return block_lengths(
@@ -58,9 +59,8 @@ class TransportBlockFormat:
     @property
     def rows_needed(self) -> int:
         """Base-graph rows that a decoder needs for a first transmission."""
-        blocks, sent = self.segmentation, self.block_lengths.max(keepdims=True)
-        filler, lifting = np.array([blocks.filler_bits]), np.array([blocks.lifting_size])
-        return int(self.graph.rows_needed(sent, filler, lifting)[0])
+        blocks, sent = self.segmentation, int(self.block_lengths.max())
+        return int(self.graph.rows_needed(sent, blocks.filler_bits, blocks.lifting_size))
 
     def positions(self, sent_bits: int, redundancy_version: int) -> NDArray[np.int64]:
         """Code-word positions of the sent bits of one code block."""

@@ -20,6 +20,7 @@ from ranloom.lut.importers import import_profile
 from ranloom.lut.measurements import Measurements
 from ranloom.lut.profile import Latencies, Profile, ProfileRequest
 from ranloom.lut.table import INFEASIBLE, PROVENANCES, UNPROFILED, Cells, Lut
+from ranloom.nr.numerology import MAX_PRB
 
 Backend = Callable[[ProfileRequest], Profile]
 
@@ -89,9 +90,14 @@ def read_published_cells(path: Path) -> tuple[Cells, int]:
     return cells, sm_count
 
 
-def comparable(card: Card, cells: Cells, sm_count: int) -> bool:
-    """Whether published cells are those of a card: as many SMs, and levels for all of them."""
-    return card.sm_count == sm_count and bool(np.isin(cells.min_sm, card.levels).all())
+def comparable(card: Card, table: int, cells: Cells, sm_count: int) -> bool:
+    """Whether published cells are those of a card and an MCS table.
+
+    The paper names MCS 0 to 28, the range of table 5.1.3.1-1. The card needs as many SMs, and
+    levels for all cells.
+    """
+    fits = card.sm_count == sm_count and bool(np.isin(cells.min_sm, card.levels).all())
+    return fits and table == 1
 
 
 def profile_published(request: ProfileRequest) -> Profile:
@@ -104,11 +110,11 @@ def profile_published(request: ProfileRequest) -> Profile:
         InputError: the card is not the one of the published table.
     """
     published, sm_count = read_published_cells(request.published_path)
-    if not comparable(request.card, published, sm_count):
+    if not comparable(request.card, request.allocation.table, published, sm_count):
         raise InputError(
-            "backend published: card",
-            request.card.name,
-            f"allowed: a card of {sm_count} SMs with the levels of the published table",
+            "backend published: card, MCS table",
+            (request.card.name, request.allocation.table),
+            f"allowed: a card of {sm_count} SMs with the levels of the published table, table 1",
         )
     inside = (published.prb <= request.max_prb) & (published.mcs < request.n_mcs)
     mcs, prb = np.meshgrid(np.arange(request.n_mcs), np.unique(published.prb), indexing="ij")
@@ -131,7 +137,9 @@ def profile_published(request: ProfileRequest) -> Profile:
     return Profile(model_latencies(request), _joined(kept, filled))
 
 
-def measured_cells(measurements: Measurements, request: ProfileRequest) -> Cells:
+def measured_cells(
+    measurements: Measurements, card: Card, n_mcs: int, budget_us: float, percentile: int = 99
+) -> Cells:
     """Fewest SMs by (MCS, PRB) from measured latencies.
 
     An SM count is enough if it and every larger one that was measured meet the budget: a lucky
@@ -141,22 +149,22 @@ def measured_cells(measurements: Measurements, request: ProfileRequest) -> Cells
         InputError: an SM count is no level of the card, or an MCS or PRB lies outside.
     """
     for sm in np.unique(measurements.sm):
-        request.card.check_level(int(sm), "profile: sm")
-    outside = (measurements.mcs >= request.n_mcs) | (measurements.prb > 275)
+        card.check_level(int(sm), "profile: sm")
+    outside = (measurements.mcs >= n_mcs) | (measurements.prb > MAX_PRB)
     if outside.any():
         at = int(np.argmax(outside))
         raise InputError(
             "profile (mcs, prb)",
             (int(measurements.mcs[at]), int(measurements.prb[at])),
-            f"allowed: MCS 0 to {request.n_mcs - 1}, up to 275 PRB",
+            f"allowed: MCS 0 to {n_mcs - 1}, up to {MAX_PRB} PRB",
         )
-    latency = measurements.p99_us if request.percentile == 99 else measurements.p50_us
+    latency = measurements.p99_us if percentile == 99 else measurements.p50_us
     least: dict[tuple[int, int], int] = {}
     failed: set[tuple[int, int]] = set()
     # from the largest SM count down, until one misses the budget
     for i in np.lexsort((-measurements.sm, measurements.prb, measurements.mcs)).tolist():
         point = int(measurements.mcs[i]), int(measurements.prb[i])
-        if latency[i] > request.budget_us:
+        if latency[i] > budget_us:
             failed.add(point)
             least.setdefault(point, INFEASIBLE)
         elif point not in failed:
@@ -175,13 +183,19 @@ def profile_import(request: ProfileRequest) -> Profile:
     """Backend ``import``: a profile file or a log; the model where no point lies above.
 
     Raises:
-        InputError: the source cannot be used, was simulated, or does not fit the card.
+        InputError: the source cannot be used, was simulated, or fits neither the card nor the
+            allocation.
     """
-    measurements = import_profile(request.source_path, request.source_options).measurements
-    device = measurements.how.get("device", "")
-    if SIMULATOR in device:
-        raise InputError(f"{request.source_path}: device", device, "needed: a measurement")
-    known = measured_cells(measurements, request)
+    found = import_profile(request.source_path, request.source_options)
+    measurements, how = found.measurements, found.measurements.how
+    if SIMULATOR in how.get("device", ""):
+        raise InputError(f"{request.source_path}: device", how["device"], "needed: a measurement")
+    for key, wanted in (("card", request.card.name), ("allocation", request.allocation.describe())):
+        if how.get(key, wanted) != wanted:
+            raise InputError(f"{request.source_path}: {key}", how[key], f"needed: {wanted}")
+    known = measured_cells(
+        measurements, request.card, request.n_mcs, request.budget_us, request.percentile
+    )
     width = max(request.max_prb, int(known.prb.max()))
     bounded = Lut.from_cells(known, request.n_mcs, width, request.card.sm_count)
     covered = _covered(known, request.n_mcs, width)
@@ -205,7 +219,8 @@ def profile_import(request: ProfileRequest) -> Profile:
             len(measurements), PROVENANCES.index(measurements.provenance), dtype=np.int8
         ),
     )
-    return Profile(latencies, _joined(_joined(known, ceiling), filled))
+    cells = _joined(_joined(known, ceiling), filled)
+    return Profile(latencies, cells, how, tuple(found.skipped.lines()))
 
 
 def _covered(cells: Cells, n_mcs: int, max_prb: int) -> NDArray[np.bool_]:

@@ -22,19 +22,8 @@ from ranloom.gpu.latency import LatencyModel
 from ranloom.gpu.roofline import BYTES_PER_EDGE, OPS_PER_EDGE
 from ranloom.ldpc.base_graph import base_graph
 from ranloom.nr.mcs import mcs_table
-from ranloom.nr.segmentation import segment_arrays
-from ranloom.nr.tbs import resource_elements, tbs_table
-
-
-@dataclass(frozen=True)
-class Allocation:
-    """Shape of the PUSCH allocation; see :func:`ranloom.nr.tbs.tbs_table`."""
-
-    table: int
-    n_layers: int
-    n_symbols: int
-    n_dmrs_per_prb: int
-    n_oh: int
+from ranloom.nr.segmentation import segment_arrays, work_table
+from ranloom.nr.tbs import Allocation, tbs_table
 
 
 def decoder_edges(allocation: Allocation, max_prb: int) -> NDArray[np.int64]:
@@ -46,20 +35,8 @@ def decoder_edges(allocation: Allocation, max_prb: int) -> NDArray[np.int64]:
         int64[n_mcs, max_prb + 1]; column 0 is 0.
     """
     mcs = mcs_table(allocation.table)
-    sizes = tbs_table(
-        max_prb,
-        table=allocation.table,
-        n_layers=allocation.n_layers,
-        n_symbols=allocation.n_symbols,
-        n_dmrs_per_prb=allocation.n_dmrs_per_prb,
-        n_oh=allocation.n_oh,
-    ).astype(np.int64)
-    n_re = resource_elements(
-        np.arange(max_prb + 1),
-        n_symbols=allocation.n_symbols,
-        n_dmrs_per_prb=allocation.n_dmrs_per_prb,
-        n_oh=allocation.n_oh,
-    )
+    sizes = tbs_table(max_prb, **allocation.keywords).astype(np.int64)
+    n_re = allocation.resource_elements(np.arange(max_prb + 1))
     coded_bits = n_re[None, :] * mcs.modulation_order[:, None] * allocation.n_layers
     blocks = segment_arrays(sizes, mcs.code_rate_x2048[:, None])
     # 38.212 clause 5.4.2.1: blocks differ by one symbol at most; take the longest
@@ -80,6 +57,7 @@ class Characterisation:
     Attributes:
         mcs: int16[n].
         prb: int16[n].
+        tbs_bits: int32[n], transport block size.
         work: int32[n], code blocks x lifting size.
         ops: float64[n], operations of a decode.
         bytes: float64[n], memory traffic of a decode.
@@ -94,6 +72,7 @@ class Characterisation:
 
     mcs: NDArray[np.int16]
     prb: NDArray[np.int16]
+    tbs_bits: NDArray[np.int32]
     work: NDArray[np.int32]
     ops: NDArray[np.float64]
     bytes: NDArray[np.float64]
@@ -106,48 +85,126 @@ class Characterisation:
     gbu_pct: NDArray[np.float64]
 
 
-def characterise(
-    work: NDArray[np.int32],
-    allocation: Allocation,
-    card: Card,
-    model: LatencyModel,
-    *,
-    iterations: int,
-    deadline_us: float,
-    instructions_per_op: float,
-) -> Characterisation:
-    """Utilisation of every MCS and PRB.
+@dataclass(frozen=True)
+class Assumptions:
+    """What utilisation is computed with.
 
     Args:
-        work: int32[n_mcs, max_prb + 1].
-        allocation: shape of the allocation that ``work`` was computed for.
-        card: the device.
-        model: its decode latency.
         iterations: decoder iterations.
-        deadline_us: time that a decode may take; all shares relate to it.
+        deadline_us: time that a decode may take; shares of a slot relate to it.
         instructions_per_op: issued instructions per operation of appendix A.1.
     """
-    n_mcs, width = work.shape
-    mcs, prb = np.meshgrid(np.arange(n_mcs), np.arange(1, width), indexing="ij")
-    slot_work = work[:, 1:].astype(np.float64)
-    edges = iterations * decoder_edges(allocation, width - 1)[:, 1:].astype(np.float64)
+
+    iterations: int
+    deadline_us: float
+    instructions_per_op: float
+
+
+def _lane_ops_per_us(card: Card) -> float:
+    return card.fp32_tflops / 2.0 * 1e6  # an FMA counts as two operations
+
+
+def _bytes_per_us(card: Card) -> float:
+    return card.memory_bandwidth_gb_per_s * 1e3
+
+
+def characterise(
+    allocation: Allocation,
+    max_prb: int,
+    card: Card,
+    model: LatencyModel,
+    assumed: Assumptions,
+) -> Characterisation:
+    """Utilisation of the whole device at every MCS and PRB, over one deadline.
+
+    Args:
+        allocation: shape of the allocation.
+        max_prb: widest allocation.
+        card: the device.
+        model: its decode latency.
+        assumed: iterations, deadline and instructions.
+    """
+    n_mcs = mcs_table(allocation.table).n_mcs
+    mcs, prb = np.meshgrid(np.arange(n_mcs), np.arange(1, max_prb + 1), indexing="ij")
+    work = work_table(max_prb, **allocation.keywords)[:, 1:].astype(np.float64)
+    edges = assumed.iterations * decoder_edges(allocation, max_prb)[:, 1:].astype(np.float64)
     ops, traffic = edges * OPS_PER_EDGE, edges * BYTES_PER_EDGE
-    p50 = model.p50_us(slot_work, card.sm_count)
-    busy_us_sm = model.k_us_sm * slot_work / model.p99_over_mean
-    lane_ops_per_us = card.fp32_tflops / 2.0 * 1e6  # an FMA counts as two operations
-    useful = 100.0 * ops / (lane_ops_per_us * deadline_us)
-    bytes_per_us = card.memory_bandwidth_gb_per_s * 1e3
+    p50 = model.p50_us(work, card.sm_count)
+    busy_us_sm = model.k_us_sm * work / model.p99_over_mean
+    deadline_us = assumed.deadline_us
+    useful = 100.0 * ops / (_lane_ops_per_us(card) * deadline_us)
     return Characterisation(
         mcs=mcs.ravel().astype(np.int16),
         prb=prb.ravel().astype(np.int16),
-        work=work[:, 1:].ravel(),
+        tbs_bits=tbs_table(max_prb, **allocation.keywords)[:, 1:].ravel(),
+        work=work.ravel().astype(np.int32),
         ops=ops.ravel(),
         bytes=traffic.ravel(),
         p50_us=p50.ravel(),
-        p99_us=model.p99_us(slot_work, card.sm_count).ravel(),
+        p99_us=model.p99_us(work, card.sm_count).ravel(),
         slack_pct=(100.0 * (1.0 - p50 / deadline_us)).ravel(),
         smu_pct=(100.0 * busy_us_sm / (card.sm_count * deadline_us)).ravel(),
-        acu_pct=(useful * instructions_per_op).ravel(),
+        acu_pct=(useful * assumed.instructions_per_op).ravel(),
         acu_useful_pct=useful.ravel(),
-        gbu_pct=(100.0 * traffic / (bytes_per_us * deadline_us)).ravel(),
+        gbu_pct=(100.0 * traffic / (_bytes_per_us(card) * deadline_us)).ravel(),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Reservation:
+    """One slot decoded on fewer SMs (WEAVER appendix A.2), one row per SM count.
+
+    Attributes:
+        sm: int16[n], reserved SMs.
+        p99_us: float64[n], 99th percentile of the decode.
+        decode_us: float64[n], its median, during which the following shares hold.
+        slot_us: float64[n], median with what a slot takes beside the decode.
+        smu_pct: float64[n], share of the SMs that is reserved.
+        acu_pct: float64[n], arithmetic utilisation of the device while decoding.
+        gbu_pct: float64[n], bandwidth utilisation of the device while decoding.
+    """
+
+    sm: NDArray[np.int16]
+    p99_us: NDArray[np.float64]
+    decode_us: NDArray[np.float64]
+    slot_us: NDArray[np.float64]
+    smu_pct: NDArray[np.float64]
+    acu_pct: NDArray[np.float64]
+    gbu_pct: NDArray[np.float64]
+
+
+def reserve(
+    usage: Characterisation,
+    mcs: int,
+    n_prb: int,
+    card: Card,
+    model: LatencyModel,
+    assumed: Assumptions,
+    slot_overhead_us: float,
+) -> Reservation:
+    """Effect of reserving fewer SMs for the decode of one (MCS, PRB).
+
+    The same operations and bytes spread over a longer time, so the shares of the device fall.
+
+    Args:
+        usage: of :func:`characterise`, with the same assumptions.
+        mcs: MCS index.
+        n_prb: PRBs, one of ``usage``.
+        card: the device.
+        model: its decode latency.
+        assumed: iterations, deadline and instructions.
+        slot_overhead_us: slot time beside the decode.
+    """
+    at = int(np.flatnonzero((usage.mcs == mcs) & (usage.prb == n_prb))[0])
+    levels, work = card.levels, int(usage.work[at])
+    decode_us = model.p50_us(work, levels)
+    while_decoding = assumed.deadline_us / decode_us
+    return Reservation(
+        sm=levels.astype(np.int16),
+        p99_us=model.p99_us(work, levels),
+        decode_us=decode_us,
+        slot_us=decode_us + slot_overhead_us,
+        smu_pct=100.0 * levels / card.sm_count,
+        acu_pct=usage.acu_pct[at] * while_decoding,
+        gbu_pct=usage.gbu_pct[at] * while_decoding,
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from ranloom.errors import InputError
-from ranloom.lut.measurements import Measurements, from_cells, read_measurements
+from ranloom.lut.measurements import Measurements, from_cells, header_names, read_measurements
 from ranloom.nr.mcs import mcs_table
 from ranloom.nr.tbs import tbs_table
 
@@ -37,12 +37,14 @@ class ImportOptions:
         p99_over_mean: ratio for logs that only give means.
         table: MCS table of the profile; other tables are skipped.
         machine: part of the machine name, for tables that hold several; empty for all.
+        n_layers: layers of the profile; in tables that name them, others are skipped.
     """
 
     sm: int
     p99_over_mean: float
     table: int = 1
     machine: str = ""
+    n_layers: int = 1
 
 
 @dataclass
@@ -78,14 +80,13 @@ def import_nr_ulsim(lines: Iterable[str], options: ImportOptions, where: str) ->
     skipped, cells = Skipped(), _Cells(options)
     n_prb: int | None = None
     mcs: int | None = None
-    in_table = True
+    tables: list[int] = []
     for line in lines:
         if found := re.search(r"num_rbs:\s*(\d+)", line):
             n_prb, mcs = int(found[1]), None
         if found := re.search(r"MCS:\s*(\d+), mod order:\s*(\d+), code_rate:\s*(\d+)", line):
             mcs = int(found[1])
-            # the rate is printed in units of 1/10240
-            in_table = _matches(options.table, mcs, int(found[2]), int(found[3]) / 10240)
+            tables = _tables_with(mcs, int(found[2]), int(found[3]))
         if "ULSCH total decoding time" not in line:
             continue
         found = re.search(_TIME + r"\s*\(\s*(?P<trials>\d+)\s*trials\)", line)
@@ -93,8 +94,9 @@ def import_nr_ulsim(lines: Iterable[str], options: ImportOptions, where: str) ->
             skipped.add("unreadable decoding time", line)
         elif n_prb is None or mcs is None:
             skipped.add("decoding time before any MCS and num_rbs", line)
-        elif not in_table:
-            skipped.add(f"MCS {mcs} of another MCS table than {options.table}", line)
+        elif options.table not in tables:
+            found_in = f"MCS table {tables[0]}" if tables else "no MCS table of 38.214"
+            skipped.add(f"MCS {mcs} is of {found_in}, not of table {options.table}", line)
         elif int(found["trials"]) == 0:
             skipped.add("zero trials", line)
         else:
@@ -103,13 +105,18 @@ def import_nr_ulsim(lines: Iterable[str], options: ImportOptions, where: str) ->
     return cells.imported(skipped, where, "ULSCH total decoding time")
 
 
+# columns of a block-test table under which a time was taken
+_CONDITIONS = ("machine", "snr_db", "mcs", "bw_mhz", "prb", "layers", "antennas")
+
+
 def import_oai_block_tests(lines: Iterable[str], options: ImportOptions, where: str) -> Imported:
     """Latencies from a table of OAI block tests (CSV).
 
     Needs the columns ``machine``, ``mcs``, ``prb``, ``layers`` and ``ulsch_decoding_us``.
 
     Raises:
-        InputError: a column is missing, several machines match, or no row is usable.
+        InputError: a column is missing, several machines match, two rows contradict each other,
+            or no row is usable.
     """
     reader = csv.DictReader(lines)
     needed = ("machine", "mcs", "prb", "layers", "ulsch_decoding_us")
@@ -118,12 +125,14 @@ def import_oai_block_tests(lines: Iterable[str], options: ImportOptions, where: 
         raise InputError(where, missing, f"needed columns: {', '.join(needed)}")
     skipped, cells = Skipped(), _Cells(options)
     machines: set[str] = set()
+    seen: dict[tuple[str, ...], float] = {}
+    conditions = [n for n in reader.fieldnames or () if n in _CONDITIONS]
     for row in reader:
         line = ",".join(str(v) for v in row.values())
         if options.machine not in row["machine"]:
             skipped.add("another machine", line)
-        elif row["layers"] != "1":
-            skipped.add("more than one layer", line)
+        elif row["layers"] != str(options.n_layers):
+            skipped.add(f"another number of layers than {options.n_layers}", line)
         elif not row["ulsch_decoding_us"]:
             skipped.add("no decoding time", line)
         else:
@@ -133,6 +142,11 @@ def import_oai_block_tests(lines: Iterable[str], options: ImportOptions, where: 
             except ValueError:
                 skipped.add("not a number", line)
                 continue
+            same = tuple(row[name] for name in conditions)
+            if seen.setdefault(same, mean_us) != mean_us:
+                raise InputError(
+                    f"{where}: {', '.join(conditions)}", same, "allowed: each once, or alike"
+                )
             machines.add(row["machine"])
             cells.add_mean(*key, mean_us, 1)
     if len(machines) > 1:
@@ -195,13 +209,16 @@ def _mcs_of_size(tbs_bits: int, n_prb: int, symbols: int, order: int, table: int
     return None
 
 
-def _matches(table: int, mcs: int, order: int, rate: float) -> bool:
-    rows = mcs_table(table)
-    if mcs >= rows.n_mcs:
-        return False
-    return (
-        int(rows.modulation_order[mcs]) == order and abs(float(rows.code_rate[mcs]) - rate) < 1e-3
-    )
+def _tables_with(mcs: int, order: int, printed_rate: int) -> list[int]:
+    """MCS tables whose row ``mcs`` has this order and rate, printed in 1/1024 or 1/10240."""
+    found = []
+    for table in (1, 2, 3):
+        rows = mcs_table(table)
+        if mcs < rows.n_mcs and int(rows.modulation_order[mcs]) == order:
+            rate = float(rows.code_rate[mcs])
+            if any(abs(rate - printed_rate / unit) < 1e-3 for unit in (1024, 10240)):
+                found.append(table)
+    return found
 
 
 class _Cells:
@@ -229,8 +246,8 @@ class _Cells:
             p50, p99 = np.quantile(values, [0.5, 0.99], method="higher")
             cells[mcs, n_prb, self._options.sm] = (float(p50), float(p99), len(values))
         if not cells:
-            why = "; ".join(skipped.lines()) or "nothing found"
-            raise InputError(where, why, f"needed: at least one {needed}")
+            why = f"; skipped {'; '.join(skipped.lines())}" if skipped.reasons else ""
+            raise InputError(where, "no latency", f"needed: at least one {needed}{why}")
         how = {"source": Path(where).name, "sm": str(self._options.sm)}
         if self._means:
             how["p99_over_mean"] = f"{ratio:g} (assumed)"
@@ -253,8 +270,8 @@ def detect_format(text: str) -> str | None:
         return "srsran"
     if "ULSCH total decoding time" in text or "[ULSIM]" in text:
         return "nr_ulsim"
-    rows = [line for line in text.splitlines() if line and not line.startswith("#")]
-    return "csv" if rows and {"mcs", "prb"} <= set(rows[0].split(",")) else None
+    rows = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    return "csv" if rows and {"mcs", "prb"} <= set(header_names(rows[0])) else None
 
 
 def import_profile(path: Path, options: ImportOptions, form: str | None = None) -> Imported:
@@ -269,7 +286,7 @@ def import_profile(path: Path, options: ImportOptions, form: str | None = None) 
         InputError: the file is missing, of no known format, or holds no latency.
     """
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        text = path.read_text(encoding="utf-8-sig", errors="replace")
     except OSError:
         raise InputError(str(path), "no such file", "allowed: a profile or a log") from None
     form = form or detect_format(text)

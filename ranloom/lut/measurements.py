@@ -46,6 +46,11 @@ class Measurements:
     provenance: str
     how: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def p99_over_p50(self) -> float:
+        """Median ratio of the 99th percentile to the median."""
+        return float(np.median(self.p99_us / self.p50_us))
+
     def __len__(self) -> int:
         return len(self.mcs)
 
@@ -61,6 +66,11 @@ def write_measurements(path: Path, measurements: Measurements) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def header_names(line: str) -> list[str]:
+    """Column names of a header line, without spaces and in lower case."""
+    return [name.strip().strip('"').lower() for name in line.split(",")]
+
+
 def read_measurements(path: Path) -> Measurements:
     """Read a profile file; column ``trials`` may be missing, further columns are ignored.
 
@@ -69,14 +79,19 @@ def read_measurements(path: Path) -> Measurements:
             latencies; the latencies are not in microseconds; there is no row.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except OSError:
         raise InputError(str(path), "no such file", "allowed: a latency profile (CSV)") from None
     except UnicodeDecodeError:
         raise InputError(str(path), "binary data", "allowed: a latency profile (CSV)") from None
     comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#")]
     how = dict(pair for c in comments if len(pair := [p.strip() for p in c.split(":", 1)]) == 2)
-    rows = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    rows = csv.DictReader(
+        (n for n in text.splitlines() if n.strip() and not n.startswith("#")),
+        skipinitialspace=True,
+    )
+    if rows.fieldnames:
+        rows.fieldnames = header_names(",".join(rows.fieldnames))
     names = rows.fieldnames or ()
     for name in ("p50_us", "p99_us"):
         other = [n for n in names if n.startswith(name[:3]) and n != name]
@@ -91,7 +106,7 @@ def read_measurements(path: Path) -> Measurements:
         try:
             key = int(row["mcs"]), int(row["prb"]), int(row["sm"])
             p50, p99 = float(row["p50_us"]), float(row["p99_us"])
-            trials = int(row.get("trials") or 1)
+            trials = int(row["trials"]) if row.get("trials") else 1
         except (TypeError, ValueError):
             raise InputError(where, list(row.values()), "allowed: numbers") from None
         if key[0] < 0 or key[1] < 1 or key[2] < 1:

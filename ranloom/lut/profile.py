@@ -5,7 +5,9 @@ Every row carries its provenance. :mod:`ranloom.lut.backends` makes profiles.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from ranloom.gpu.card import Card
 from ranloom.gpu.latency import LatencyModel
 from ranloom.lut.importers import ImportOptions
 from ranloom.lut.table import PROVENANCES, Cells, Lut
+from ranloom.nr.segmentation import work_table
+from ranloom.nr.tbs import Allocation
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +27,8 @@ class ProfileRequest:
     """What to profile.
 
     Args:
-        work: int32[n_mcs, max_prb + 1], code blocks x lifting size.
+        allocation: shape of the PUSCH allocation.
+        max_prb: widest allocation.
         card: the device.
         budget_us: latency budget.
         percentile: 99 or 50, which latency must meet the budget.
@@ -33,7 +38,8 @@ class ProfileRequest:
         source_options: what that log does not say.
     """
 
-    work: NDArray[np.int32]
+    allocation: Allocation
+    max_prb: int
     card: Card
     budget_us: float
     percentile: int
@@ -42,15 +48,15 @@ class ProfileRequest:
     source_path: Path
     source_options: ImportOptions
 
+    @cached_property
+    def work(self) -> NDArray[np.int32]:
+        """Code blocks x lifting size, int32[n_mcs, max_prb + 1]."""
+        return work_table(self.max_prb, **self.allocation.keywords)
+
     @property
     def n_mcs(self) -> int:
         """Number of MCS indices."""
         return int(self.work.shape[0])
-
-    @property
-    def max_prb(self) -> int:
-        """Widest allocation."""
-        return int(self.work.shape[1]) - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,10 +98,14 @@ class Profile:
     Args:
         latencies: every latency known.
         cells: fewest SMs by (MCS, PRB).
+        how: what is known of how it was taken.
+        skipped: lines of a log that were not used: one text a kind, with the first of each.
     """
 
     latencies: Latencies
     cells: Cells
+    how: Mapping[str, str] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
 
     def lut(self, request: ProfileRequest) -> Lut:
         """Lookup table of this profile."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ranloom.mac.cell import SECOND_COLUMNS
 from ranloom.mac.model import CellModel
+from ranloom.mac.recorder import SECOND_COLUMNS
 from ranloom.mac.simulate import CellRun
 from ranloom.traffic.channel import SinrTrace
 

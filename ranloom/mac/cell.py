@@ -20,76 +20,33 @@ from numpy.typing import NDArray
 from ranloom.mac.bsr import reported_bytes
 from ranloom.mac.controllers.dispatch import Controllers, decide, is_settled, skip_empty_slots
 from ranloom.mac.draws import STREAM_BLOCK_ERROR, uniform
-from ranloom.mac.harq import (
-    NO_REPORT,
-    DecodeQueue,
-    HarqState,
-    pop_retransmission,
-    queue_retransmission,
-    release_process,
-    start_decode,
-    take_process,
+from ranloom.mac.gnb import (
+    NEVER,
+    GnbState,
+    collect_candidates,
+    handle_feedback,
+    place_retransmissions,
 )
+from ranloom.mac.harq import NO_REPORT, DecodeQueue, HarqState, start_decode, take_process
 from ranloom.mac.kernel import kernel
-from ranloom.mac.link_adaptation import LinkRules, LinkState, measured, select_mcs
+from ranloom.mac.link_adaptation import LinkRules, LinkState
 from ranloom.mac.plant import Plant, PlantState, decode_latency_us, schedule_decode
-from ranloom.mac.proportional_fair import (
-    MAX_THROUGHPUT_WEIGHT,
-    Grants,
-    SchedulerRules,
-    SlotRequest,
-    add_backlogged,
-    add_retransmission,
-    add_signalling,
-    clear_request,
-)
+from ranloom.mac.proportional_fair import Grants, SchedulerRules, SlotRequest, clear_request
+from ranloom.mac.recorder import Recorder, record_skipped, record_slot
 from ranloom.mac.rlc import (
     Packets,
     RlcState,
     admit_next,
     buffered_bytes,
-    deliver_block,
     fill_block,
-    give_up_block,
     release_ranges,
 )
-from ranloom.mac.sm_tables import SmTables, lut_sm
+from ranloom.mac.sm_tables import SmTables
 from ranloom.nr.bler import block_error_rate, combined_snr_db
 
-NEVER = 1 << 60
 PADDING_REPORT_BYTES = 2  # a short BSR fits into this much padding (38.321 clause 5.4.5)
-LONG_DECODE_US = 1000.0
 THROUGHPUT_MEMORY = 0.99
 CERTAIN_SIGMAS = 7.0  # a block this far above its waterfall does not fail
-
-COUNTERS = np.dtype(
-    [
-        ("scheduled_slots", np.int64),  # UL slots with at least one transport block
-        ("initial_blocks", np.int64),
-        ("first_errors", np.int64),  # first transmissions that could not be decoded
-        ("retransmissions", np.int64),
-        ("failed_blocks", np.int64),  # given up after the last round
-        ("overdue_blocks", np.int64),  # HARQ feedback after the grace window
-        ("decodes", np.int64),
-        ("long_decodes", np.int64),  # longer than 1 ms
-        ("signalling_grants", np.int64),
-        ("granted_bytes", np.int64),
-        ("padding_bytes", np.int64),
-    ]
-)
-# one row per change of the reservation
-CHANGE_COLUMNS = ("ul_index", "sm", "reason", "passes", "lut_mcs", "lut_prb")
-# one row per traced UL slot
-TRACE_COLUMNS = (
-    "demand_sm",
-    "demand_per_block_sm",
-    "reserved_sm",
-    "n_prb",
-    "mcs_prb",
-    "work",
-    "backlog_bytes",
-)
-SECOND_COLUMNS = ("used_prb", "work", "demand_peak_sm", "decodes")
 
 
 class CellRules(NamedTuple):
@@ -136,69 +93,6 @@ class BlockTables(NamedTuple):
     weight_bytes: NDArray[np.float64]
 
 
-class GnbState(NamedTuple):
-    """What the gNB and the UEs know of each UE, int64[n_ue] unless said otherwise.
-
-    Attributes:
-        estimate: reported buffer in bytes.
-        scheduled: bytes granted and not yet decoded.
-        throughput: float64, moving average of bytes per UL slot.
-        granted: bytes granted in the slot before.
-        last_grant_slot: slot of the last grant.
-        request_slot: slot from which a scheduling request is known, or ``NEVER``.
-        report_due: 1 while the UE wants to report its buffer.
-        last_report_us: when it last did.
-    """
-
-    estimate: NDArray[np.int64]
-    scheduled: NDArray[np.int64]
-    throughput: NDArray[np.float64]
-    granted: NDArray[np.int64]
-    last_grant_slot: NDArray[np.int64]
-    request_slot: NDArray[np.int64]
-    report_due: NDArray[np.int64]
-    last_report_us: NDArray[np.int64]
-
-
-class Recorder(NamedTuple):
-    """What a run leaves behind.
-
-    Attributes:
-        counters: one record of ``COUNTERS``.
-        passes: int64[n], scheduled slots by number of allocation passes.
-        changes: float64[n, 6], rows of ``CHANGE_COLUMNS``.
-        n_changes: int64[1].
-        reserved_sm: int64[1], reservation in force.
-        seconds: int64[n_seconds, 4], sums (peak) of ``SECOND_COLUMNS`` over the UL slots of a
-            second.
-        trace_from: first UL slot of the trace.
-        trace: int64[n, 7], rows of ``TRACE_COLUMNS``.
-    """
-
-    counters: NDArray
-    passes: NDArray[np.int64]
-    changes: NDArray[np.float64]
-    n_changes: NDArray[np.int64]
-    reserved_sm: NDArray[np.int64]
-    seconds: NDArray[np.int64]
-    trace_from: int
-    trace: NDArray[np.int64]
-
-
-def gnb_state(n_ue: int) -> GnbState:
-    """Nothing reported, nothing granted."""
-    return GnbState(
-        estimate=np.zeros(n_ue, np.int64),
-        scheduled=np.zeros(n_ue, np.int64),
-        throughput=np.zeros(n_ue),
-        granted=np.zeros(n_ue, np.int64),
-        last_grant_slot=np.zeros(n_ue, np.int64),
-        request_slot=np.full(n_ue, NEVER, np.int64),
-        report_due=np.zeros(n_ue, np.int64),
-        last_report_us=np.zeros(n_ue, np.int64),
-    )
-
-
 @kernel
 def slot_of(ul_index, rules):
     """Absolute slot of an uplink slot number."""
@@ -216,92 +110,6 @@ def ul_index_from(slot, rules):
     while at < n and rules.ul_offsets[at] < rest:
         at += 1
     return period * n + at
-
-
-@kernel
-def _collect(now_us, rules, link_rules, plant, gnb, link, harq, queue, packet, rlc, recorder):
-    """Handle the feedback of all blocks whose decode has ended by ``now_us``."""
-    mask = queue.ue.shape[0] - 1
-    count = recorder.counters[0]
-    while queue.head[0] < queue.head[1]:
-        at = queue.head[0] & mask
-        done = queue.done_us[at]
-        if done > now_us:
-            break
-        queue.head[0] += 1
-        u = queue.ue[at]
-        process = queue.process[at]
-        ok = queue.ok[at] == 1
-        if queue.leads[at] == 1:
-            count.decodes += 1
-            if queue.decode_us[at] > LONG_DECODE_US:
-                count.long_decodes += 1
-        if done - queue.slot_end_us[at] > plant.grace_us:
-            count.overdue_blocks += 1
-        is_first = harq.rounds[u, process] == 1
-        if is_first and not ok:
-            count.first_errors += 1
-        measured(u, queue.snr_db[at], ok, is_first, link_rules, link)
-        if ok:
-            carried = deliver_block(u, process, done, packet, rlc, harq)
-            gnb.scheduled[u] -= harq.tbs_bytes[u, process]
-            gnb.estimate[u] = max(0, gnb.estimate[u] - carried)
-            if harq.report_bytes[u, process] != NO_REPORT:
-                gnb.estimate[u] = harq.report_bytes[u, process]
-            release_process(u, process, harq)
-        elif harq.rounds[u, process] >= rules.harq_rounds:
-            count.failed_blocks += 1
-            gnb.scheduled[u] -= harq.tbs_bytes[u, process]
-            give_up_block(
-                u, process, done, rules.am_status_us, rules.am_max_retx, packet, rlc, harq
-            )
-            release_process(u, process, harq)
-        else:
-            snr = 10.0 ** (0.1 * queue.snr_db[at])
-            if harq.rounds[u, process] == 1:
-                harq.snr_sum[u, process] = 0.0
-                harq.log2_sum[u, process] = 0.0
-            harq.snr_sum[u, process] += snr
-            harq.log2_sum[u, process] += math.log2(1.0 + snr)
-            queue_retransmission(u, process, harq)
-
-
-@kernel
-def _place_retransmissions(request, scheduler, tables, gnb, harq, chosen):
-    """Oldest failed block of each UE in list order, as long as it fits; others wait."""
-    free = scheduler.n_prb
-    for u in range(gnb.estimate.shape[0]):
-        chosen[u] = -1
-        if harq.n_retx[u] > 0 and request.head[0].retx_blocks < scheduler.max_blocks:
-            n_prb = harq.n_prb[u, harq.retx[u, harq.retx_first[u]]]
-            if n_prb <= free:
-                process = pop_retransmission(u, harq)
-                chosen[u] = process
-                free -= n_prb
-                add_retransmission(request, n_prb, harq.mcs[u, process], tables)
-
-
-@kernel
-def _collect_candidates(
-    slot, rules, scheduler, link_rules, blocks, gnb, link, harq, chosen, request
-):
-    """UEs that want a new transport block, as known when the slot is decided."""
-    decision_slot = slot - rules.k2_slots
-    for u in range(gnb.estimate.shape[0]):
-        if chosen[u] >= 0 or harq.n_free[u] == 0:
-            continue
-        backlog = gnb.estimate[u] - gnb.scheduled[u]
-        if backlog > 0:
-            mcs = select_mcs(u, decision_slot * rules.slot_us, link_rules, link)
-            weight = blocks.weight_bytes[mcs] / max(gnb.throughput[u], MAX_THROUGHPUT_WEIGHT)
-            limit = rules.power_limit_rb[u]
-            add_backlogged(request, u, backlog, mcs, weight, limit, scheduler, blocks.tbs_bytes)
-        elif gnb.request_slot[u] <= decision_slot or (
-            rules.inactivity_slots > 0
-            and decision_slot - gnb.last_grant_slot[u] >= rules.inactivity_slots
-        ):
-            mcs = select_mcs(u, decision_slot * rules.slot_us, link_rules, link)
-            add_signalling(request, u, min(rules.initial_mcs, mcs), scheduler)
 
 
 @kernel
@@ -357,48 +165,6 @@ def _send_new_block(
     count.granted_bytes += tbs
     count.padding_bytes += padding
     return process
-
-
-@kernel
-def _record(ul_index, start_us, busy, work, tables, request, grants, decision, recorder):
-    """Note a change of the reservation and what the slot used."""
-    answer = decision[0]
-    if answer.sm != recorder.reserved_sm[0]:
-        recorder.reserved_sm[0] = answer.sm
-        row = recorder.changes[recorder.n_changes[0]]
-        recorder.n_changes[0] += 1
-        row[0] = ul_index
-        row[1] = answer.sm
-        row[2] = answer.reason
-        row[3] = answer.passes
-        row[4] = answer.lut_mcs
-        row[5] = answer.lut_prb
-    out = grants.head[0]
-    demand = tables.sm_min
-    if out.n_prb > 0:
-        demand = lut_sm(out.mcs_prb / out.n_prb, out.n_prb, tables)
-    if busy:
-        recorder.counters[0].scheduled_slots += 1
-        recorder.passes[min(answer.passes, recorder.passes.shape[0] - 1)] += 1
-        second = recorder.seconds[start_us // 1_000_000]
-        second[0] += out.n_prb
-        second[1] += work
-        second[2] = max(second[2], demand)
-        second[3] += 1
-    at = ul_index - recorder.trace_from
-    if 0 <= at < recorder.trace.shape[0]:
-        per_block = request.head[0].retx_sm_per_block
-        for i in range(request.head[0].n_candidates):
-            if grants.rb[i] > 0:
-                per_block += tables.min_sm[request.mcs[i], grants.rb[i]]
-        row_of_slot = recorder.trace[at]
-        row_of_slot[0] = demand
-        row_of_slot[1] = max(tables.sm_min, min(per_block, tables.sm_max))
-        row_of_slot[2] = answer.sm
-        row_of_slot[3] = out.n_prb
-        row_of_slot[4] = out.mcs_prb
-        row_of_slot[5] = work
-        row_of_slot[6] = request.head[0].backlog_bytes
 
 
 @kernel
@@ -468,7 +234,7 @@ def run_cell(
         slot = slot_of(j, rules)
         start_us = slot * rules.slot_us
         end_us = start_us + rules.slot_us
-        _collect(
+        handle_feedback(
             start_us - rules.k2_slots * rules.slot_us,
             rules,
             link_rules,
@@ -487,8 +253,8 @@ def run_cell(
             )
             gnb.granted[u] = 0
         clear_request(request)
-        _place_retransmissions(request, scheduler, tables, gnb, harq, chosen)
-        _collect_candidates(
+        place_retransmissions(request, scheduler, tables, gnb, harq, chosen)
+        collect_candidates(
             slot, rules, scheduler, link_rules, blocks, gnb, link, harq, chosen, request
         )
         decide(controllers, j, request, scheduler, tables, blocks.tbs_bytes, grants, decision)
@@ -545,7 +311,7 @@ def run_cell(
             elif is_sr_occasion and gnb.request_slot[u] == NEVER:
                 gnb.request_slot[u] = slot + 1
 
-        _record(j, start_us, sent > 0, work, tables, request, grants, decision, recorder)
+        record_slot(j, start_us, sent > 0, work, tables, request, grants, decision, recorder)
         following = j + 1
         if sent == 0 and is_settled(controllers, tables):
             following = min(_next_event(j, rules, gnb, harq, queue, packet, rlc), ul_to)
@@ -554,11 +320,6 @@ def run_cell(
                 skip_empty_slots(controllers, skipped, tables)
                 for u in range(n_ue):
                     gnb.throughput[u] *= THROUGHPUT_MEMORY**skipped
-                first = max(j + 1, recorder.trace_from)
-                last = min(following, recorder.trace_from + recorder.trace.shape[0])
-                for k in range(first, last):
-                    recorder.trace[k - recorder.trace_from, 0] = tables.sm_min
-                    recorder.trace[k - recorder.trace_from, 1] = tables.sm_min
-                    recorder.trace[k - recorder.trace_from, 2] = decision[0].sm
+                record_skipped(j + 1, following, decision[0].sm, tables, recorder)
         j = following
     return j

@@ -1,9 +1,10 @@
 """How the kernels of the slot loop are compiled.
 
-Three things differ from a plain ``@njit(cache=True)``:
+Four things differ from a plain ``@njit(cache=True)``:
 
 * No reference counting. Kernels allocate nothing and only borrow arrays from their caller;
   counting references to the arrays of a state at each call would cost five times the rest.
+* No interpreter lock, so that independent cells run on as many cores as there are threads.
 * Division follows NumPy, so that no kernel has an exception path.
 * The cached machine code depends on the sources of *all* kernels. Numba looks at the file of the
   compiled function alone, but the slot loop contains the code of every kernel that it calls:
@@ -37,7 +38,7 @@ def sources_digest() -> str:
 
 def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function of the slot loop; see the module for what that means."""
-    compiled = njit(cache=True, error_model="numpy", _nrt=False)(function)
+    compiled = njit(cache=True, error_model="numpy", nogil=True, _nrt=False)(function)
     file = getattr(compiled._cache, "_cache_file", None)
     if file is not None:  # None where numba found no place for a cache
         file._source_stamp = (file._source_stamp, sources_digest())

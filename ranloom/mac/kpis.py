@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ranloom.mac.cell import COUNTERS, SECOND_COLUMNS
+from ranloom.mac.recorder import COUNTERS, SECOND_COLUMNS
 from ranloom.mac.rlc import DELAY_DROPPED, DELAY_LOST
 from ranloom.mac.simulate import CellRun
 

@@ -16,15 +16,17 @@ from numpy.typing import NDArray
 
 from ranloom.errors import InputError
 from ranloom.mac.controllers.registry import ControllerSpec
+from ranloom.mac.controllers.weaver import WeaverParams
 from ranloom.mac.kpis import cell_kpis
 from ranloom.mac.model import CellModel
 from ranloom.mac.simulate import simulate
 from ranloom.mac.sm_tables import SmTables
 from ranloom.traffic.arrivals import Arrivals, from_unsorted
-from ranloom.traffic.channel import constant
+from ranloom.traffic.channel import ar1, constant
 
 CLEAR_SKY_DB = 60.0  # no block errors at any MCS: retransmissions would dilute the load
 _PACKET_BYTES = 1500
+_EXTREME_DB, _EXTREME_STD_DB, _EXTREME_COHERENCE_US = (2.0, 34.0), 8.0, 20_000.0
 
 
 @dataclass(frozen=True)
@@ -143,3 +145,36 @@ def calibrate_budgets(model: CellModel, test: LoadTest, seed: int) -> NDArray[np
                     high = middle
             budgets[mcs, level] = low
     return budgets
+
+
+def added_misses_pct(
+    model: CellModel, params: WeaverParams, test: LoadTest, seed: int
+) -> tuple[float, float]:
+    """What ``weaver`` adds to the misses of ``noctrl`` under full buffers and an extreme channel.
+
+    UEs spread from the edge of the cell to its centre, each swinging by many dB within 20 ms, so
+    that MCS and demand jump from slot to slot.
+
+    Args:
+        model: the cell, with the calibrated table.
+        params: the controller.
+        test: number of UEs and duration.
+        seed: root of channel, block errors and decode tails.
+
+    Returns:
+        Overdue HARQ feedback and decodes above 1 ms, percentage points above ``noctrl``'s.
+    """
+    duration_us = round(test.duration_s * 1e6)
+    slot_bytes = int(model.blocks.tbs_bytes[-1, model.config.n_prb])
+    arrivals = full_buffers(test.n_ue, duration_us, max(1, slot_bytes // 2 // test.n_ue))
+    channel = ar1(
+        np.linspace(*_EXTREME_DB, test.n_ue), _EXTREME_STD_DB, _EXTREME_COHERENCE_US, duration_us,
+        5_000, np.random.default_rng(seed),
+    )  # fmt: skip
+    overdue, long = [], []
+    for spec in (ControllerSpec("noctrl"), ControllerSpec("weaver", weaver=params)):
+        run = simulate(model, arrivals, channel, spec, seed)
+        kpis = cell_kpis([run], model.plant_config.k_us_sm)
+        overdue.append(100.0 - kpis.harq_met_pct)
+        long.append(kpis.decode_over_1ms_pct)
+    return overdue[1] - overdue[0], long[1] - long[0]

@@ -9,15 +9,7 @@ from numpy.typing import NDArray
 
 from ranloom.errors import InputError
 from ranloom.mac.bsr import bsr_levels
-from ranloom.mac.cell import (
-    CHANGE_COLUMNS,
-    COUNTERS,
-    SECOND_COLUMNS,
-    TRACE_COLUMNS,
-    Recorder,
-    gnb_state,
-    run_cell,
-)
+from ranloom.mac.cell import run_cell
 from ranloom.mac.config import DEMANDS, CellConfig
 from ranloom.mac.controllers.decision import DECISION, PLAN, SECOND_PEAK, START
 from ranloom.mac.controllers.dispatch import (
@@ -33,12 +25,21 @@ from ranloom.mac.controllers.registry import ControllerSpec, check_name
 from ranloom.mac.controllers.weaver import weaver
 from ranloom.mac.controllers.weaver_plus import weaver_plus
 from ranloom.mac.controllers.yinyangran import peak_plan, switching_plan
+from ranloom.mac.gnb import gnb_state
 from ranloom.mac.harq import decode_queue, harq_state
 from ranloom.mac.ledger import ByteLedger, byte_ledger
 from ranloom.mac.link_adaptation import link_state
 from ranloom.mac.model import CellModel
 from ranloom.mac.plant import plant_state
 from ranloom.mac.proportional_fair import slot_grants, slot_request
+from ranloom.mac.recorder import (
+    CHANGE_COLUMNS,
+    COUNTERS,
+    SECOND_COLUMNS,
+    TRACE_COLUMNS,
+    UE_SECOND_COLUMNS,
+    Recorder,
+)
 from ranloom.mac.rlc import admit_all, packets, rlc_state
 from ranloom.traffic.arrivals import Arrivals
 from ranloom.traffic.channel import SinrTrace
@@ -95,6 +96,7 @@ class CellRun:
         counters: one record, fields of ``cell.COUNTERS``.
         passes: int64[n], scheduled slots by number of allocation passes.
         seconds: int64[n_seconds, 4], columns ``SECOND_COLUMNS``.
+        ue_seconds: int64[n_seconds, n_ue, 8], columns ``UE_SECOND_COLUMNS``.
         trace_from: first UL slot of the trace.
         trace: int64[n, 7], columns ``TRACE_COLUMNS``, empty unless asked for.
     """
@@ -113,6 +115,7 @@ class CellRun:
     counters: NDArray
     passes: NDArray[np.int64]
     seconds: NDArray[np.int64]
+    ue_seconds: NDArray[np.int64]
     trace_from: int
     trace: NDArray[np.int64]
 
@@ -275,13 +278,15 @@ def simulate(
     start_sm = int(controllers.planned.sm[0]) if controllers.kind == KIND_PLANNED else (
         model.tables.sm_min
     )  # fmt: skip
+    n_seconds = -(-arrivals.duration_us // 1_000_000)
     recorder = Recorder(
         np.zeros(1, COUNTERS),
         np.zeros(spec.weaver.max_iterations + 1, np.int64),
         np.zeros((min(ul_slots, _CHANGES_PER_CHUNK) + 1, len(CHANGE_COLUMNS))),
         np.zeros(1, np.int64),
         np.array([start_sm], np.int64),
-        np.zeros((-(-arrivals.duration_us // 1_000_000), len(SECOND_COLUMNS)), np.int64),
+        np.zeros((n_seconds, len(SECOND_COLUMNS)), np.int64),
+        np.zeros((n_seconds, n_ue, len(UE_SECOND_COLUMNS)), np.int64),
         trace[0],
         np.zeros((max(0, min(trace[1], ul_slots - trace[0])), len(TRACE_COLUMNS)), np.int64),
     )
@@ -343,6 +348,7 @@ def simulate(
         recorder.counters[0],
         recorder.passes,
         recorder.seconds,
+        recorder.ue_seconds,
         trace[0],
         recorder.trace,
     )

@@ -7,11 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from ranloom.gpu.latency import LatencyModel
 from ranloom.mac.background import capacity_mbps, served_mbps
-from ranloom.mac.cell import SECOND_COLUMNS, TRACE_COLUMNS
+from ranloom.mac.config import PlantConfig
 from ranloom.mac.controllers.decision import REASONS
 from ranloom.mac.kpis import ue_kpis
 from ranloom.mac.model import CellModel
+from ranloom.mac.offline import Fewest
+from ranloom.mac.recorder import SECOND_COLUMNS, TRACE_COLUMNS
+from ranloom.mac.reports import performance
+from ranloom.mac.shared_gpu import SharedGpu
 from ranloom.mac.simulate import CellRun
 from ranloom.traffic.scenario import Scenario
 
@@ -154,3 +159,93 @@ def timeline_columns(scenario: str, cell: int, run: CellRun, first: int, ul_slot
         "mcs_mean": by_name["mcs_prb"] / np.maximum(n_prb, 1),
         "backlog_bytes": by_name["backlog_bytes"],
     }
+
+
+def performance_columns(scenario: str, cell: int, run: CellRun) -> Columns:
+    """One row per measurement of 28.552."""
+    rows = performance(run)
+    return _labels(len(rows), scenario, run.controller, cell) | {
+        "measurement": np.array([row[0] for row in rows], object),
+        "ue": np.array([row[1] for row in rows], np.int32),
+        "value": np.array([row[2] for row in rows]),
+        "unit": np.array([row[3] for row in rows], object),
+    }
+
+
+def offline_columns(scenario: str, found: Mapping[float, Fewest], ul_slots: int) -> Columns:
+    """One row per price and delay that the yardstick tried."""
+    rows = [(delay, few, plan) for delay, few in found.items() for plan in few.front]
+    return {
+        "scenario": np.full(len(rows), scenario, object),
+        "delay_ms": np.array([delay for delay, _, _ in rows], np.float64),
+        "price_sm_slots": np.array([plan.price for _, _, plan in rows]),
+        "mean_sm": np.array([plan.sm_slots / ul_slots for _, _, plan in rows]),
+        "transitions": np.array([plan.transitions for _, _, plan in rows], np.int64),
+        "cost_lower": np.array([plan.cost_lower for _, _, plan in rows]),
+        "within": np.array([plan is few.plan for _, few, plan in rows], bool),
+    }
+
+
+def shared_gpu_columns(controller: str, sharing: str, shared: SharedGpu) -> Columns:
+    """One row."""
+    return {
+        "controller": np.array([controller], object),
+        "sharing": np.array([sharing], object),
+    } | {name: np.array([value]) for name, value in vars(shared).items()}
+
+
+_CCDF = 10.0 ** -np.linspace(0.0, 4.0, 41)  # shares of packets that are later
+_MARGIN_US, _PRB_BIN = 25.0, 8
+
+
+def distribution_columns(
+    scenario: str, run: CellRun, plant: PlantConfig, deadline_us: float
+) -> Columns:
+    """Distributions of a traced run, long form: ``kind``, ``ue``, ``x``, ``y``, ``share``.
+
+    ``delay``: share of a UE's packets (``y`` unused) later than ``x`` ms. ``margin``: share of
+    decodes whose latency stays ``x`` to ``x`` + 25 us below the deadline (latency of the slot's
+    work at the reservation in force, 99th percentile). ``prb_mcs``: share of busy UL slots with
+    ``x`` to ``x`` + 7 PRBs at an average MCS that rounds up to ``y``. ``harq_round``: share of
+    transmissions that are first ones (``x`` = 1) or repeated (2), and of blocks given up (0).
+
+    Args:
+        scenario: name.
+        run: traced in full.
+        plant: the GPU.
+        deadline_us: decode budget of a slot.
+    """
+    rows: list[tuple[str, int, float, float, float]] = []
+    for ue in range(len(run.ledger.offered)):
+        delay_us = run.packet_delay_us[run.packet_ue == ue]
+        delay_us = delay_us[delay_us >= 0]
+        if len(delay_us):
+            later = np.quantile(delay_us, 1.0 - _CCDF) / 1e3
+            rows += [("delay", ue, x, 0.0, s) for x, s in zip(later, _CCDF, strict=True)]
+    column = {name: run.trace[:, i] for i, name in enumerate(TRACE_COLUMNS)}
+    busy = column["work"] > 0
+    work, sm, n_prb = (column[name][busy] for name in ("work", "reserved_sm", "n_prb"))
+    latency_us = LatencyModel(plant.a_us, plant.k_us_sm, plant.b_us, 1.0).p99_us(work, sm)
+    margin = np.floor((deadline_us - latency_us) / _MARGIN_US) * _MARGIN_US
+    values, counts = np.unique(margin, return_counts=True)
+    total = max(int(busy.sum()), 1)
+    rows += [("margin", -1, x, 0.0, n / total) for x, n in zip(values, counts, strict=True)]
+    mcs = np.ceil(column["mcs_prb"][busy] / np.maximum(n_prb, 1) - 1e-9)
+    pairs = np.stack([(n_prb - 1) // _PRB_BIN * _PRB_BIN + 1, mcs], axis=1)
+    cells, counts = np.unique(pairs, axis=0, return_counts=True)
+    rows += [("prb_mcs", -1, x, y, n / total) for (x, y), n in zip(cells, counts, strict=True)]
+    first, again = (int(run.counters[n]) for n in ("initial_blocks", "retransmissions"))
+    sent = max(first + again, 1)
+    rows += [
+        ("harq_round", -1, 1.0, 0.0, first / sent),
+        ("harq_round", -1, 2.0, 0.0, again / sent),
+        ("harq_round", -1, 0.0, 0.0, int(run.counters["failed_blocks"]) / max(first, 1)),
+    ]
+    names = ("kind", "ue", "x", "y", "share")
+    columns: Columns = dict(zip(names, (np.array(c) for c in zip(*rows, strict=True)), strict=True))
+    columns["kind"] = columns["kind"].astype(object)
+    columns["ue"] = columns["ue"].astype(np.int32)
+    return {
+        "scenario": np.full(len(rows), scenario, object),
+        "controller": np.full(len(rows), run.controller, object),
+    } | columns

@@ -12,11 +12,11 @@ named ``PUSCH`` follow 38.214 tables 6.1.4.1-1 and -2 (transform precoding), who
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import typer
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from scipy.special import ndtri
@@ -170,7 +170,16 @@ _SOURCE = (
     "'extended' rows follow the rules of ranloom/nr/bler_fit.py, which wrote this file."
 )
 
+
+def main(source: Path, table: int, target: Path) -> None:
+    """Fit the curves of a Sionna table and write them."""
+    fitted = fit_curves(read_sionna_table(source, table), table)
+    write_curves(target, fitted, _SOURCE.format(name=source.name))
+
+
 if __name__ == "__main__":
-    source_path, table_index, target_path = Path(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
-    fitted = fit_curves(read_sionna_table(source_path, table_index), table_index)
-    write_curves(target_path, fitted, _SOURCE.format(name=source_path.name))
+    try:
+        typer.run(main)
+    except InputError as error:
+        typer.echo(str(error), err=True)
+        raise SystemExit(2) from None

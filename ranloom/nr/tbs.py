@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -11,6 +13,47 @@ from ranloom.nr.numerology import MAX_PRB, SUBCARRIERS_PER_PRB, SYMBOLS_PER_SLOT
 
 MAX_RE_PER_PRB = 156
 MAX_LAYERS = 4
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Shape of a PUSCH allocation: all of its transport block size but MCS and PRBs.
+
+    Args:
+        table: MCS table (1 to 3).
+        n_layers: spatial layers (1 to 4).
+        n_symbols: OFDM symbols (1 to 14).
+        n_dmrs_per_prb: DMRS resource elements per PRB, with the CDM groups without data.
+        n_oh: configured overhead ``xOverhead`` (0, 6, 12 or 18).
+    """
+
+    table: int
+    n_layers: int
+    n_symbols: int
+    n_dmrs_per_prb: int
+    n_oh: int
+
+    @property
+    def keywords(self) -> dict[str, int]:
+        """Keyword arguments of :func:`tbs_table` and its like."""
+        return asdict(self)
+
+    def resource_elements(self, n_prb: NDArray[np.int64] | int) -> NDArray[np.int64]:
+        """Resource elements for data on one layer, of the shape of ``n_prb``."""
+        return resource_elements(
+            n_prb,
+            n_symbols=self.n_symbols,
+            n_dmrs_per_prb=self.n_dmrs_per_prb,
+            n_oh=self.n_oh,
+        )
+
+    def describe(self) -> str:
+        """One line that tells two allocations apart."""
+        return (
+            f"MCS table {self.table}, {self.n_layers} layer(s), {self.n_symbols} symbols, "
+            f"{self.n_dmrs_per_prb} DMRS REs, overhead {self.n_oh}"
+        )
+
 
 # 38.214 table 5.1.3.2-1: sizes up to 3824 bits
 SMALL_TBS_BITS = np.array(

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from ranloom.report.data import ReportData
 from ranloom.report.fidelity import Row
 from ranloom.report.page import Grid, Headline, Section
-from ranloom.report.sections import coexistence, federated, lut, training, transport, uplink
+from ranloom.report.sections import (
+    coexistence,
+    federated,
+    lut,
+    promise,
+    training,
+    transport,
+    uplink,
+)
 
 
 def compose(data: ReportData, rows: Sequence[Row]) -> tuple[list[Headline], list[Section]]:
@@ -21,6 +29,7 @@ def compose(data: ReportData, rows: Sequence[Row]) -> tuple[list[Headline], list
         _fidelity(rows),
         lut.section(data),
         uplink.section(data),
+        promise.section(data),
         coexistence.section(data),
         federated.section(data),
         transport.section(data),

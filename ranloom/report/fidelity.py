@@ -163,6 +163,18 @@ def _table6() -> Iterator[Comparison]:
             )
 
 
+def _figure4() -> Iterator[Comparison]:
+    for name in ("bursty", "stable"):
+        yield Comparison(
+            "Fig. 4c",
+            f"training beside a {name} reservation, products not tiled",
+            f"motivation_timeline.{name}.tflops",
+            "replay_spare",
+            f"steadiness.{name}.whole_products_tflops",
+            "TFLOPS",
+        )
+
+
 def _training() -> Iterator[Comparison]:
     for model in ("opt-1.3b", "opt-6.7b"):
         for system in ("weaver", "confidant"):
@@ -230,6 +242,7 @@ def _appendix_a() -> Iterator[Comparison]:
 
 COMPARISONS: tuple[Comparison, ...] = (
     *_appendix_a(),
+    *_figure4(),
     *_table3(),
     *_table4(),
     *_table5(),

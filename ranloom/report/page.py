@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 
 import jinja2
@@ -76,6 +75,7 @@ class Headline:
 def write(
     path: Path,
     figures: Path,
+    template: Path,
     title: str,
     lead: str,
     headlines: Sequence[Headline],
@@ -86,6 +86,7 @@ def write(
     Args:
         path: HTML file.
         figures: folder for the PNG files.
+        template: Jinja template of the page.
         title: heading of the page.
         lead: first paragraph.
         headlines: numbers at the top.
@@ -102,10 +103,8 @@ def write(
     )
     environment.filters["cell"] = cell
     environment.tests["numeric"] = lambda value: isinstance(value, int | float)
-    template = environment.from_string(
-        resources.files("ranloom.report").joinpath("page.html.j2").read_text(encoding="utf-8")
-    )
-    text = template.render(
+    page = environment.from_string(template.read_text(encoding="utf-8"))
+    text = page.render(
         title=title, lead=lead, headlines=headlines, sections=sections, images=images
     )
     path.write_text(text, encoding="utf-8")

@@ -14,12 +14,14 @@ vector a probe pair, against a product of two matrices for a recomputation.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
 
 from ranloom.errors import InputError
 
+_BLOCK_ENTRIES = 1 << 17
 # Unit roundoff: the largest relative error of rounding to nearest.
 UNIT_ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8}
 
@@ -42,8 +44,14 @@ class Verdict:
         return (self.residual <= self.tolerance[..., None]).all(dim=-1)
 
 
-def rounding_error(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.Tensor:
-    """Modelled root of the summed squares of the rounding errors of ``c``.
+def rounding_error(
+    dtype: torch.dtype,
+    reduction: int,
+    norm_a: torch.Tensor,
+    norm_b: torch.Tensor,
+    norm_c: torch.Tensor,
+) -> torch.Tensor:
+    """Modelled root of the summed squares of the rounding errors of ``c = a b``.
 
     Two independent parts. Storing an entry errs by at most ``u |c|``, in the mean square by at
     most ``u / sqrt(3) |c|``. Adding up ``k`` terms in float32 (float64 for that type) errs in
@@ -52,18 +60,18 @@ def rounding_error(a: torch.Tensor, b: torch.Tensor, c: torch.Tensor) -> torch.T
     norms. Kernels that add in blocks err less.
 
     Args:
-        a: [..., m, k].
-        b: [..., k, n].
-        c: [..., m, n]; its type decides the roundoff.
+        dtype: of ``c``; decides the roundoff.
+        reduction: terms of a sum, k.
+        norm_a: Frobenius norms, float64[...].
+        norm_b: the same.
+        norm_c: the same; one that is not finite counts as 0, since such a product never passes.
 
     Returns:
         float64[...].
     """
-    summed_in = torch.float64 if c.dtype == torch.float64 else torch.float32
-    norm_c = torch.linalg.matrix_norm(torch.nan_to_num(c.double(), 0.0, 0.0, 0.0))
-    norms = torch.linalg.matrix_norm(a.double()) * torch.linalg.matrix_norm(b.double())
-    stored = UNIT_ROUNDOFF[c.dtype] * norm_c
-    summed = UNIT_ROUNDOFF[summed_in] * math.sqrt(a.shape[-1]) * norms
+    summed_in = torch.float64 if dtype == torch.float64 else torch.float32
+    stored = UNIT_ROUNDOFF[dtype] * torch.where(norm_c.isfinite(), norm_c, 0.0)
+    summed = UNIT_ROUNDOFF[summed_in] * math.sqrt(reduction) * norm_a * norm_b
     return torch.hypot(stored, summed) / math.sqrt(3.0)
 
 
@@ -75,8 +83,9 @@ def check_product(
     pairs: int,
     sigmas: float,
     generator: torch.Generator,
+    added: torch.Tensor | None = None,
 ) -> Verdict:
-    """Test ``c = a b`` with ``pairs`` probe pairs, in float64.
+    """Test ``c = a b`` (or ``c = added + a b``) with ``pairs`` probe pairs, in float64.
 
     The probes must be unknown to whoever computed ``c``: draw them after the result is there.
 
@@ -86,7 +95,8 @@ def check_product(
         c: [..., m, n], float64, float32 or bfloat16.
         pairs: probe pairs; each more costs one more set of matrix-vector products.
         sigmas: tolerance in standard deviations of the modelled rounding.
-        generator: source of the probes.
+        generator: source of the probes, on the host.
+        added: what was added to the product, broadcast to [..., m, n].
 
     Raises:
         InputError: shapes do not fit, the type of ``c`` has no error model, or no pair is asked.
@@ -103,11 +113,40 @@ def check_product(
         raise InputError("check: type", c.dtype, f"allowed: {known}")
     if pairs < 1:
         raise InputError("check: pairs", pairs, "allowed: 1 or more")
-    r = _signs((*c.shape[:-1], pairs), generator)
-    s = _signs((*c.shape[:-2], c.shape[-1], pairs), generator)
-    left = (r * (c.double() @ s)).sum(dim=-2)
-    right = ((a.double().mT @ r) * (b.double() @ s)).sum(dim=-2)
-    return Verdict((left - right).abs(), sigmas * rounding_error(a, b, c))
+    r = _signs((*c.shape[:-1], pairs), generator).to(c.device)
+    s = _signs((*c.shape[:-2], c.shape[-1], pairs), generator).to(c.device)
+    left = torch.zeros((*c.shape[:-2], pairs), dtype=torch.float64, device=c.device)
+    projected_a = torch.zeros(
+        (*a.shape[:-2], a.shape[-1], pairs), dtype=torch.float64, device=c.device
+    )
+    norms = {name: left.new_zeros(c.shape[:-2]) for name in "abc"}
+    for rows, block in _row_blocks(c):
+        norms["c"] += block.square().sum(dim=(-2, -1))
+        left += (r[..., rows, :] * (block @ s)).sum(dim=-2)
+    if added is not None:
+        for rows, block in _row_blocks(added.expand_as(c)):
+            left -= (r[..., rows, :] * (block @ s)).sum(dim=-2)
+    for rows, block in _row_blocks(a):
+        norms["a"] += block.square().sum(dim=(-2, -1))
+        projected_a += block.mT @ r[..., rows, :]
+    right = torch.zeros_like(left)
+    for rows, block in _row_blocks(b):
+        norms["b"] += block.square().sum(dim=(-2, -1))
+        right += (projected_a[..., rows, :] * (block @ s)).sum(dim=-2)
+    norm_a, norm_b, norm_c = (norms[name].sqrt() for name in "abc")
+    rounding = rounding_error(c.dtype, a.shape[-1], norm_a, norm_b, norm_c)
+    return Verdict((left - right).abs(), sigmas * rounding)
+
+
+def _row_blocks(x: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Rows of [..., m, n] in float64, a cache-sized part at a time.
+
+    A copy of the whole matrix costs more than all products of a check.
+    """
+    step = max(1, _BLOCK_ENTRIES * x.shape[-2] // max(1, x.numel()))
+    for begin in range(0, x.shape[-2], step):
+        rows = slice(begin, begin + step)
+        yield rows, x[..., rows, :].double()
 
 
 def _signs(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:

@@ -44,6 +44,10 @@ class Tiling:
     tile_n: int
     tile_k: int
 
+    def full_tile(self, gemm: Gemm) -> tuple[int, int, int]:
+        """Rows, columns and reduction of a tile of a product that is no edge tile."""
+        return min(self.tile_m, gemm.m), min(self.tile_n, gemm.n), min(self.tile_k, gemm.k)
+
     def count(self, gemm: Gemm) -> int:
         """Number of tiles of a product."""
         return (
@@ -54,11 +58,14 @@ class Tiling:
         )
 
     def tiles(self, gemm: Gemm) -> Iterator[tuple[int, slice, slice, slice]]:
-        """Tiles as (batch index, rows, columns, reduction range); their sum is the product."""
-        for b in range(gemm.batch):
-            for i in range(0, gemm.m, self.tile_m):
-                for j in range(0, gemm.n, self.tile_n):
-                    for r in range(0, gemm.k, self.tile_k):
+        """Tiles as (batch index, rows, columns, reduction range); their sum is the product.
+
+        The reduction advances last, so that tiles which run at once add to different outputs.
+        """
+        for r in range(0, gemm.k, self.tile_k):
+            for b in range(gemm.batch):
+                for i in range(0, gemm.m, self.tile_m):
+                    for j in range(0, gemm.n, self.tile_n):
                         yield (
                             b,
                             slice(i, min(i + self.tile_m, gemm.m)),
@@ -91,20 +98,29 @@ class TileModel:
         peak = self.card.fp16_tensor_tflops * 1e6 / self.card.sm_count
         return peak * self.tile_efficiency
 
+    @property
+    def bytes_per_us(self) -> float:
+        """Memory bandwidth left to training."""
+        return self.card.memory_bandwidth_gb_per_s * 1e3 * self.bandwidth_share
+
     def wave_us(self, gemm: Gemm, tiling: Tiling, sm: int) -> float:
-        """Time of one wave of full tiles of a product on ``sm`` SMs.
+        """Time of one wave of full tiles of a product on ``sm`` SMs."""
+        m, n, k = tiling.full_tile(gemm)
+        compute_us = 2.0 * m * n * k / self.flops_per_sm_us
+        memory_us = self.wave_bytes(gemm, tiling, sm) / self.bytes_per_us
+        return max(compute_us, memory_us) + self.dispatch_us
+
+    def wave_bytes(self, gemm: Gemm, tiling: Tiling, sm: int) -> float:
+        """What one wave of full tiles reads and writes.
 
         Tiles of a wave that share rows or columns read them once (they meet in L2); a wave
         covers the block of tiles that reads least, as kernels with swizzled tile order do.
         """
-        m, n, k = min(tiling.tile_m, gemm.m), min(tiling.tile_n, gemm.n), min(tiling.tile_k, gemm.k)
-        compute_us = 2.0 * m * n * k / self.flops_per_sm_us
+        m, n, k = tiling.full_tile(gemm)
         row_tiles = math.ceil(gemm.m / tiling.tile_m)
         operands = min(
             rows * m * k + columns * n * k * math.ceil(rows / row_tiles)
             for columns in range(1, min(sm, math.ceil(gemm.n / tiling.tile_n)) + 1)
             for rows in [math.ceil(sm / columns)]
         )
-        bytes_per_us = self.card.memory_bandwidth_gb_per_s * 1e3 * self.bandwidth_share
-        memory_us = (operands + sm * m * n) * self.element_bytes / bytes_per_us
-        return max(compute_us, memory_us) + self.dispatch_us
+        return float((operands + sm * m * n) * self.element_bytes)

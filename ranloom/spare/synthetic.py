@@ -95,10 +95,10 @@ def synthetic_trace(
             wanted.transitions,
             f"a mean of {wanted.mean_sm} SMs leaves no room for so many changes",
         )
-    # Largest gaps first give way to rounding, so that the trace has just its length.
+    # One period each, and a share of the rest: the trace has just its length.
     share = rng.standard_exponential(len(blocks) + 1)
-    gaps = _whole(share / share.sum() * (total - used))
-    gaps[np.argmax(gaps)] += total - used - int(gaps.sum())
+    rest = total - used - share.size
+    gaps = 1 + np.diff(np.rint(np.cumsum(share) / share.sum() * rest).astype(np.int64), prepend=0)
     slot, sm, now = [0], [wanted.quiet_sm], 0
     for gap, index in zip(gaps, order, strict=False):
         now += int(gap)

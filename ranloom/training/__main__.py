@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 from ranloom.errors import InputError
 from ranloom.training.checkpoint import load_checkpoint, load_stages, with_opt_names
+from ranloom.training.opt_model import ModelConfig
 from ranloom.training.runtime.coordinator_process import CoordinatorConfig, run_coordinator
 from ranloom.training.runtime.event_log import LogWriteError
 from ranloom.training.runtime.pacing import Budget
@@ -45,6 +46,9 @@ def coordinator(
     run: RunArgument,
     folder: FolderOption,
     bind: Annotated[str, typer.Option(help="address to listen at")] = "tcp://127.0.0.1:7000",
+    replica: Annotated[
+        Path | None, typer.Option(help="second file for the log, on storage of another host")
+    ] = None,
     keys: KeysOption = None,
     trusted: TrustedOption = False,
 ) -> None:
@@ -67,6 +71,7 @@ def coordinator(
             gather_s=described.settings.control_interval_s / 10.0,
             stop_patience_s=10.0,
             give_up_s=described.give_up_s,
+            log_replica=replica,
         )
     )
 
@@ -101,7 +106,12 @@ def site(
             bind=bind,
             coordinator=coordinator,
             setup=described.setup,
-            settings=SiteSettings(retry_s=1.0, grace_s=0.5, checkpoints=described.checkpoints),
+            settings=SiteSettings(
+                retry_s=1.0,
+                grace_s=0.5,
+                checkpoints=described.checkpoints,
+                unmerged_limit=described.settings.window,
+            ),
             limits=LinkLimits(),
             budget=Budget(tuple(tflops), interval_s),
             forward_flop=tuple(costs.forward_flop.tolist()),
@@ -129,6 +139,8 @@ def export(
     stored = [load_checkpoint(part) for part in parts]
     newest = max(part.version for part in stored)
     whole = load_stages(checkpoints, stored[0].model, newest if version < 0 else version)
+    if not isinstance(whole.model, ModelConfig):
+        raise InputError(str(checkpoints), "a list of layers", "allowed: checkpoints of a decoder")
     save_file(with_opt_names(whole.weights), target)
 
 

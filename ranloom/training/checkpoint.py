@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ranloom.errors import InputError
-from ranloom.training.opt_model import ModelConfig, parameter_shapes
+from ranloom.training.layer_list import Model, model_of
 from ranloom.training.optimizer import OptimizerState
 
 FORMAT = 1
@@ -29,7 +29,7 @@ class Checkpoint:
     """State of a range of layers between two steps.
 
     Args:
-        model: shape of the decoder.
+        model: what the weights belong to.
         version: model version.
         layers: first decoder layer and one past the last; the whole model is (0, L).
         weights: parameters by name.
@@ -37,7 +37,7 @@ class Checkpoint:
         progress: small facts that a resumed run needs (position in the sample queue, seed).
     """
 
-    model: ModelConfig
+    model: Model
     version: int
     layers: tuple[int, int]
     weights: Mapping[str, Tensor]
@@ -89,7 +89,7 @@ def load_checkpoint(path: Path) -> Checkpoint:
     facts = json.loads(metadata.get(_METADATA_KEY, "{}"))
     if facts.get("format") != FORMAT:
         raise InputError(str(path), facts.get("format"), f"allowed: checkpoint format {FORMAT}")
-    model = ModelConfig(**facts["model"])
+    model = model_of(facts["model"])
     weights: dict[str, Tensor] = {}
     optimizer: OptimizerState = {}
     for name, tensor in tensors.items():
@@ -108,7 +108,7 @@ def stage_path(folder: Path, version: int, layers: tuple[int, int]) -> Path:
     return folder / f"version-{version}-layers-{layers[0]}-{layers[1]}.safetensors"
 
 
-def load_stages(folder: Path, model: ModelConfig, version: int) -> Checkpoint:
+def load_stages(folder: Path, model: Model, version: int) -> Checkpoint:
     """Put the parts of a checkpoint, one a stage, together to the whole model.
 
     Raises:
@@ -128,14 +128,14 @@ def load_stages(folder: Path, model: ModelConfig, version: int) -> Checkpoint:
 
 
 def _check_weights(
-    where: str, model: ModelConfig, layers: tuple[int, int], weights: Mapping[str, Tensor]
+    where: str, model: Model, layers: tuple[int, int], weights: Mapping[str, Tensor]
 ) -> None:
     """Refuse weights that are not those of the layers.
 
     Raises:
         InputError: a parameter is missing or unknown, or has another shape or type.
     """
-    shapes = parameter_shapes(model, *layers)
+    shapes = model.parameter_shapes(*layers)
     if weights.keys() != shapes.keys():
         differing = sorted(weights.keys() ^ shapes.keys())
         raise InputError(where, differing, "allowed: exactly the parameters of the model")

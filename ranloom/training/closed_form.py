@@ -7,9 +7,10 @@ rate limit where a link is slower than a stage, and the reduction.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
 
 import numpy as np
+from numba import njit
 
 from ranloom.training.costs import LayerCosts
 from ranloom.training.layout import NO_SITE, Layout
@@ -25,16 +26,19 @@ class StepEstimate:
         pipeline_s: from the first forward task to the last gradient.
         reduce_s: partial sums up, totals down, tied weights exchanged.
         control_s: messages to and from the coordinator that nothing hides.
+        hidden_share: share of the pipeline's time behind which the reduction hides.
     """
 
     pipeline_s: float
     reduce_s: float
     control_s: float
+    hidden_share: float = 0.0
 
     @property
     def step_s(self) -> float:
         """The whole step."""
-        return self.pipeline_s + self.reduce_s + self.control_s
+        shown_s = max(self.reduce_s - self.hidden_share * self.pipeline_s, 0.0)
+        return self.pipeline_s + shown_s + self.control_s
 
 
 def estimate_step(
@@ -48,6 +52,7 @@ def estimate_step(
     tied: bool,
     fanout: int,
     chunks: int,
+    hidden_share: float = 0.0,
 ) -> StepEstimate:
     """Closed form of a step in which every replica does its share and nothing goes wrong.
 
@@ -62,6 +67,7 @@ def estimate_step(
         tied: whether the first and last stage share a weight.
         fanout: children of a node in the reduction tree.
         chunks: parts in which sums stream through the tree.
+        hidden_share: share of the pipeline's time behind which sums are exchanged already.
     """
     forward, backward = costs.stage_flop(layout)
     hops = _hops(layout, activation, costs.boundary_bytes)
@@ -85,29 +91,43 @@ def estimate_step(
     if share > costs.unmerged_limit > 0:
         pipeline = max(pipeline, path + waits_s * (share / costs.unmerged_limit - 1.0))
     gradients = _stage_gradients(layout, costs)
-    reduce_s = max(
-        _reduce_s(layout.pool(stage), sync, gradients[stage], fanout, chunks)
-        for stage in range(layout.stages)
+    lanes = lane_array(layout)
+    reduce_s = float(
+        _slowest_reduction_s(
+            lanes, sync.bandwidth_gbps, sync.latency_s, gradients * 8e-9, fanout, chunks
+        )
     )
     if tied and layout.stages > 1:
         first, last = layout.pool(0)[0], layout.pool(layout.stages - 1)[0]
         reduce_s += sync.seconds(first, last, costs.tied_bytes)
-    return StepEstimate(pipeline, reduce_s, 2.0 * control_s)
+    return StepEstimate(pipeline, reduce_s, 2.0 * control_s, hidden_share)
+
+
+@lru_cache(maxsize=256)
+def lane_array(layout: Layout) -> np.ndarray:
+    """Sites of a layout by replica and stage [D, P], ``NO_SITE`` where there is none."""
+    return np.array(layout.lanes, dtype=np.int64)
 
 
 def _hops(layout: Layout, links: Links, size_bytes: float, serial: bool = False) -> np.ndarray:
     """Slowest hand-over between each stage and the next, over the replicas [P - 1]."""
-    hops = np.zeros(layout.stages - 1)
-    for lane in layout.lanes:
-        for stage, (source, target) in enumerate(pairwise(lane)):
-            if NO_SITE not in (source, target):
-                both = ((source, target), (target, source))
-                for a, b in both:
-                    seconds = links.seconds(a, b, size_bytes)
-                    if serial:
-                        seconds -= float(links.latency_s[a, b])
-                    hops[stage] = max(hops[stage], seconds)
-    return hops
+    lanes = lane_array(layout)
+    source, target = lanes[:, :-1], lanes[:, 1:]
+    there = np.maximum(
+        *(
+            _hand_over_s(links, size_bytes, serial, *ends)
+            for ends in ((source, target), (target, source))
+        )
+    )
+    there[(source == NO_SITE) | (target == NO_SITE)] = 0.0
+    return np.asarray(there.max(axis=0, initial=0.0))
+
+
+def _hand_over_s(
+    links: Links, size_bytes: float, serial: bool, source: np.ndarray, target: np.ndarray
+) -> np.ndarray:
+    seconds = size_bytes * 8e-9 / links.bandwidth_gbps[source, target]
+    return np.asarray(seconds if serial else seconds + links.latency_s[source, target])
 
 
 def _stage_gradients(layout: Layout, costs: LayerCosts) -> np.ndarray:
@@ -115,18 +135,35 @@ def _stage_gradients(layout: Layout, costs: LayerCosts) -> np.ndarray:
     return np.asarray(np.add.reduceat(costs.gradient_bytes, starts))
 
 
-def _reduce_s(
-    pool: tuple[int, ...], sync: Links, size_bytes: float, fanout: int, chunks: int
+@njit(cache=True)
+def _slowest_reduction_s(
+    lanes: np.ndarray,
+    gbps: np.ndarray,
+    latency_s: np.ndarray,
+    gradient_gbit: np.ndarray,
+    fanout: int,
+    chunks: int,
 ) -> float:
     """Up the tree to the first holder, then the total from there to all others, in chunks."""
-
-    def arrival(source: int, target: int, ready_s: float) -> float:
-        latency_s = float(sync.latency_s[source, target])
-        whole_s = sync.seconds(source, target, size_bytes) - latency_s
-        return max(whole_s, ready_s + whole_s / chunks) + latency_s
-
-    ready = [0.0] * len(pool)
-    for index in range(len(pool) - 1, 0, -1):
-        parent = (index - 1) // fanout
-        ready[parent] = max(ready[parent], arrival(pool[index], pool[parent], ready[index]))
-    return max((arrival(pool[0], site, ready[0]) for site in pool[1:]), default=0.0)
+    replicas, stages = lanes.shape
+    pool = np.zeros(replicas, dtype=np.int64)
+    ready_s = np.zeros(replicas)
+    slowest_s = 0.0
+    for stage in range(stages):
+        count = 0
+        for replica in range(replicas):
+            if lanes[replica, stage] >= 0:
+                pool[count] = lanes[replica, stage]
+                ready_s[count] = 0.0
+                count += 1
+        for index in range(count - 1, 0, -1):
+            parent = (index - 1) // fanout
+            whole_s = gradient_gbit[stage] / gbps[pool[index], pool[parent]]
+            there_s = max(whole_s, ready_s[index] + whole_s / chunks)
+            there_s += latency_s[pool[index], pool[parent]]
+            ready_s[parent] = max(ready_s[parent], there_s)
+        for index in range(1, count):
+            whole_s = gradient_gbit[stage] / gbps[pool[0], pool[index]]
+            there_s = max(whole_s, ready_s[0] + whole_s / chunks)
+            slowest_s = max(slowest_s, there_s + latency_s[pool[0], pool[index]])
+    return slowest_s

@@ -169,7 +169,10 @@ class Coordinator:
         if self.layout.vacant_stages():
             return actions + self._roll_back()
         run = self.run
-        actions.extend(run.checkpoints.lose_site(site, run.model_version, self.keeper.pools))
+        requests = run.checkpoints.lose_site(site, run.model_version, self.keeper.pools)
+        if not self._recovering:
+            # Else the new writer may not have the version yet; all are asked once it is known.
+            actions.extend(requests)
         if run.cycle is not None:
             actions.extend(run.cycle.lose_site(site))
         return actions + self._go_on()

@@ -69,6 +69,23 @@ class LayerCosts:
         """Memory that a holder of each stage needs [P]."""
         return _stage_sums(self.layer_bytes(window), layout) + self.transit_bytes(window)
 
+    def widest_window(self, layout: Layout, most: int, room_bytes: np.ndarray | float) -> int:
+        """Largest window up to ``most`` that fits the memory of every stage's holders; 0 if none.
+
+        Args:
+            layout: boundaries and holders.
+            most: largest window wanted.
+            room_bytes: memory, one for all or by stage [P].
+        """
+        fits, too_wide = 0, most + 1
+        while too_wide - fits > 1:
+            window = (fits + too_wide) // 2
+            if np.any(self.stage_bytes(layout, window) > room_bytes):
+                too_wide = window
+            else:
+                fits = window
+        return fits
+
 
 def _stage_sums(values: np.ndarray, layout: Layout) -> np.ndarray:
     return np.add.reduceat(values.astype(np.float64), np.asarray(layout.boundaries[:-1]))

@@ -586,6 +586,7 @@ class NoteKind(StrEnum):
     STEP_OPENED = "step_opened"
     STEP_SEALED = "step_sealed"
     STEP_REDUCED = "step_reduced"
+    STEP_LOSS = "step_loss"
     STEP_SKIPPED = "step_skipped"
     COMMITTED = "committed"
     REROUTED = "rerouted"

@@ -81,6 +81,23 @@ class ModelConfig:
         """The torch type in which gradients are held and summed: float32 at least."""
         return torch.promote_types(self.torch_dtype, torch.float32)
 
+    @property
+    def tied(self) -> bool:
+        """The head shares its weight with the token embedding."""
+        return True
+
+    def stage(self, first: int, end: int, seed: int) -> OptStage:
+        """Decoder layers ``first`` up to, not including, ``end``, with their initial values."""
+        return OptStage(self, first, end, seed)
+
+    def parameter_shapes(self, first: int, end: int) -> dict[str, tuple[int, ...]]:
+        """Name and shape of each parameter of a range of layers, without building it."""
+        return parameter_shapes(self, first, end)
+
+    def boundary_shapes(self, samples: int, length: int) -> frozenset[tuple[int, ...]]:
+        """Shapes of what one stage hands to the next: activations [B, T, d]."""
+        return frozenset({(samples, length, self.width)})
+
 
 @dataclass(frozen=True)
 class MicroBatch:

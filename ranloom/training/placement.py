@@ -61,6 +61,9 @@ class PlacementProblem:
         chunks: parts in which sums stream through the tree.
         least_replicas: replicas that there must be; rerouting needs two.
         least_sites: sites that have to take part; where links are slow, fewer may be faster.
+        full_pipelines: whether a replica needs a micro-batch in work for every stage, as a pipeline
+            that never flushes does.
+        hidden_share: share of the pipeline's time behind which sums are exchanged already.
         searched_sites: largest number of sites for which exchanges are tried; above, sites are
             taken in order.
     """
@@ -76,6 +79,8 @@ class PlacementProblem:
     chunks: int
     least_replicas: int = 1
     least_sites: int = 1
+    full_pipelines: bool = False
+    hidden_share: float = 0.0
     searched_sites: int = 32
 
 
@@ -142,6 +147,7 @@ class _Shape:
             problem.tied,
             problem.fanout,
             problem.chunks,
+            problem.hidden_share,
         )
 
 
@@ -156,10 +162,10 @@ def _shape(
         Layout(0, boundaries, _lanes(problem.sites, stages, replicas, by_stage))
         for by_stage in (True, False)
     ]
-    window = -(-micro_batches // replicas)
-    while window > 1 and costs.stage_bytes(orders[0], window).max() > room:
-        window -= 1
-    if costs.stage_bytes(orders[0], window).max() > room:
+    window = costs.widest_window(orders[0], -(-micro_batches // replicas), room)
+    if window == 0:
+        return None
+    if problem.full_pipelines and window < min(stages, -(-micro_batches // replicas)):
         return None
     plain = _Shape(orders[0], costs, samples, micro_batches, window, StepEstimate(0.0, 0.0, 0.0))
     estimates = [(plain.estimated(problem, order), order) for order in orders]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from ranloom.training.data import Corpus, SampleOrder
-from ranloom.training.opt_model import ModelConfig, OptStage
+from ranloom.training.layer_list import Model
 from ranloom.training.optimizer import ADAM_BETAS, ADAM_EPSILON, OptimizerConfig
 
 
@@ -35,7 +35,7 @@ class ReferenceRun:
 
 
 def train_reference(
-    model: ModelConfig,
+    model: Model,
     optimizer: OptimizerConfig,
     corpus: Corpus,
     order: SampleOrder,
@@ -45,7 +45,7 @@ def train_reference(
     """Train the whole model in this process on the given composition of steps.
 
     Args:
-        model: shape of the decoder.
+        model: what is trained.
         optimizer: update rule.
         corpus: the text.
         order: names the samples of a micro-batch.
@@ -61,14 +61,14 @@ def train_reference(
 
 
 def _train(
-    model: ModelConfig,
+    model: Model,
     optimizer: OptimizerConfig,
     corpus: Corpus,
     order: SampleOrder,
     merged: Mapping[int, Sequence[int]],
     seed: int,
 ) -> ReferenceRun:
-    module = OptStage(model, 0, model.layers, seed)
+    module = model.stage(0, model.layers, seed)
     parameters = list(module.parameters())
     memory: list[dict[str, Tensor]] = [{} for _ in parameters]
     losses = []

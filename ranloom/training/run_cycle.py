@@ -132,6 +132,9 @@ class RunCycle:
         step, change = cycle.ledger.step, self._keeper.change
         norm = cycle.reduction.squared_norm
         actions: list[Action] = [Note(NoteKind.STEP_REDUCED, step, value=float(samples))]
+        loss = cycle.mean_loss
+        if loss is not None:
+            actions.append(Note(NoteKind.STEP_LOSS, step, value=loss))
         self.last_apply = {}
         for stage, pool in enumerate(self._keeper.pools):
             token = cycle.reduction.token(stage)

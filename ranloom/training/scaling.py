@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 
 from ranloom.errors import InputError
-from ranloom.training.baselines.confidant import Confidant, linked_chain
+from ranloom.training.baselines.confidant import (
+    Confidant,
+    bottleneck_cut,
+    copy_bytes,
+    linked_chain,
+    memory_cut,
+    widest_window,
+)
 from ranloom.training.closed_form import estimate_step
 from ranloom.training.costs import LayerCosts
 from ranloom.training.layout import Layout, regular_layout
@@ -97,7 +105,9 @@ def replicated(
     stage_counts: Sequence[int],
     micro_batch_samples: Sequence[int],
 ) -> ScalePoint:
-    """Best regular layout (replicas of consecutive sites) by the closed form of a step.
+    """Best regular layout by the closed form of a step.
+
+    Replicas are sites in a row, taken as they are numbered or along the best links.
 
     Args:
         problem: sites, rates, links and B*.
@@ -108,30 +118,39 @@ def replicated(
     """
     count = len(problem.sites)
     room = float(problem.memory_bytes.min())
+    orders = (np.asarray(problem.sites), np.asarray(linked_chain(problem, problem.sites[0], count)))
     best: ScalePoint | None = None
-    for stages in stage_counts:
-        for samples in micro_batch_samples:
-            costs = costs_of(samples)
-            replicas = count // stages
-            micro_batches = problem.step_samples // samples
-            if not 1 <= replicas <= micro_batches or stages > costs.layers:
-                continue
-            layout, window = _fitted(problem, costs, stages, replicas, micro_batches)
-            peak = float(costs.stage_bytes(layout, window).max())
-            step = estimate_step(
-                layout,
-                costs,
-                problem.seconds_per_flop,
-                micro_batches,
-                window,
-                problem.activation,
-                problem.sync,
-                problem.tied and stages > 1,
-                problem.fanout,
-                problem.chunks,
+    for stages, samples in product(stage_counts, micro_batch_samples):
+        costs = costs_of(samples)
+        micro_batches = problem.step_samples // samples
+        if stages > costs.layers:
+            continue
+        for replicas in _replica_counts(count // stages, micro_batches):
+            plain, window = (_copied if problem.full_pipelines else _fitted)(
+                problem, costs, stages, replicas, micro_batches
             )
+            if problem.full_pipelines:
+                peak = float(copy_bytes(costs, plain, window).max())
+            else:
+                peak = float(costs.stage_bytes(plain, window).max())
             oom = peak > room
-            rate = 0.0 if oom else micro_batches * samples * sequence / step.step_s
+            step_s = min(
+                estimate_step(
+                    _renumbered(plain, order),
+                    costs,
+                    problem.seconds_per_flop,
+                    micro_batches,
+                    window,
+                    problem.activation,
+                    problem.sync,
+                    problem.tied and stages > 1,
+                    problem.fanout,
+                    problem.chunks,
+                    problem.hidden_share,
+                ).step_s
+                for order in orders
+            )
+            rate = 0.0 if oom else micro_batches * samples * sequence / step_s
             point = ScalePoint(rate, peak, oom, stages, replicas, samples)
             if best is None or (not point.oom, point.tokens_per_s, -point.peak_bytes) > (
                 not best.oom,
@@ -142,6 +161,18 @@ def replicated(
     if best is None:
         raise InputError("scaling.stages", stage_counts, f"allowed: some number up to {count}")
     return best
+
+
+def _replica_counts(most: int, micro_batches: int) -> list[int]:
+    """One, two, half and all of the replicas that there are sites for, each with work to do."""
+    limit = min(most, micro_batches)
+    return sorted({count for count in (1, 2, most // 2, most) if 1 <= count <= limit})
+
+
+def _renumbered(layout: Layout, order: np.ndarray) -> Layout:
+    """The same layout with the sites in another order."""
+    lanes = tuple(tuple(int(order[site]) for site in lane) for lane in layout.lanes)
+    return Layout(layout.epoch, layout.boundaries, lanes)
 
 
 def _fitted(
@@ -159,6 +190,32 @@ def _fitted(
     rates = pool_rates(layout, problem.seconds_per_flop)
     cut = smallest_bottleneck(costs, rates, rooms, window)
     return layout if cut is None else layout.with_boundaries(0, cut), window
+
+
+def _copied(
+    problem: PlacementProblem, costs: LayerCosts, stages: int, replicas: int, micro_batches: int
+) -> tuple[Layout, int]:
+    """Regular layout of pipelines that keep a weight copy for each micro-batch in work.
+
+    With as many of these as fit, and at least one a stage: where even those do not fit, the even
+    cut is returned, and its memory shows it.
+    """
+    layout = regular_layout(
+        tuple(round(stage * costs.layers / stages) for stage in range(stages + 1)), replicas
+    )
+    pace = replicas / pool_rates(layout, problem.seconds_per_flop)
+    room = np.full(stages, float(problem.memory_bytes.min()))
+    share = -(-micro_batches // replicas)
+    least = min(stages, share)
+    free = np.zeros(stages)
+
+    def cut(window: int) -> tuple[float, tuple[int, ...]]:
+        return memory_cut(costs, pace, free, window, room)
+
+    found = widest_window(cut, least, min(2 * stages - 1, share))
+    if found is None:
+        return layout, least
+    return layout.with_boundaries(0, found[2]), found[0]
 
 
 def single_pipeline(
@@ -185,17 +242,17 @@ def single_pipeline(
             continue
         rate, plan = found
         costs = costs_of(plan.micro_batch_samples)
-        each = np.add.reduceat(_copy_bytes(costs), np.asarray(plan.layout.boundaries[:-1]))
-        peak = float(plan.window * each.max())
+        peak = float(copy_bytes(costs, plan.layout, plan.window).max())
         if best is None or rate * sequence > best.tokens_per_s:
             samples = plan.micro_batch_samples
             best = ScalePoint(rate * sequence, peak, False, length, 1, samples)
-    if best is None:
-        one = float(_copy_bytes(costs_of(1)).sum()) / max(stage_counts)
-        return ScalePoint(0.0, one, True, max(stage_counts), 1, 1)
-    return best
-
-
-def _copy_bytes(costs: LayerCosts) -> np.ndarray:
-    """Confidant: every micro-batch in work has weights and a gradient of its own."""
-    return np.asarray(costs.weight_bytes + costs.gradient_bytes + costs.activation_bytes)
+    if best is not None:
+        return best
+    costs = costs_of(min(confidant.micro_batch_samples))
+    peaks = []
+    for length in stage_counts:
+        _, boundaries = bottleneck_cut(problem, costs, chain[:length])
+        layout = Layout(0, boundaries, (chain[:length],))
+        peaks.append((float(copy_bytes(costs, layout, length).max()), length))
+    peak, length = min(peaks)
+    return ScalePoint(0.0, peak, True, length, 1, min(confidant.micro_batch_samples))

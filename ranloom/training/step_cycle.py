@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 from enum import StrEnum
+from math import fsum
 
 import numpy as np
 
@@ -71,7 +72,6 @@ class StepStatistics:
         reroutes: stage tasks that got another owner than planned at the opening.
         speculations: stage tasks executed twice.
         reopened: keys that lost their holder.
-        loss: summed loss of the committed last-stage tasks.
         last_commit_s: time of the last commit.
         rejected: rejected results by reason.
     """
@@ -79,7 +79,6 @@ class StepStatistics:
     reroutes: int = 0
     speculations: int = 0
     reopened: int = 0
-    loss: float = 0.0
     last_commit_s: float = 0.0
     rejected: Counter[str] = field(default_factory=Counter)
 
@@ -125,12 +124,25 @@ class StepCycle:
         self._holders = np.full(0, NOBODY, dtype=np.int32)
         self._busy_since_s = np.full(0, np.nan)
         self._dirty: set[int] = set()
+        self._loss: dict[int, float] = {}
 
     @property
     def deferred(self) -> tuple[int, ...]:
         """Numbers of the micro-batches deferred so far."""
         rows = self.ledger.rows_of_fate(Fate.DEFERRED)
         return tuple(self.ledger.micro_batches[row] for row in rows)
+
+    @property
+    def mean_loss(self) -> float | None:
+        """Mean loss of a sample over the complete micro-batches that reported theirs, if any did.
+
+        A gradient that an inventory brought in after a restart comes without its loss.
+        """
+        complete = self.ledger.rows_of_fate(Fate.COMPLETE)
+        known = [self._loss[row] for row in complete.tolist() if row in self._loss]
+        if not known:
+            return None
+        return fsum(known) / (len(known) * self._settings.micro_batch_samples)
 
     @property
     def lacks_owner(self) -> bool:
@@ -297,7 +309,7 @@ class StepCycle:
             return self._reject(event, verdict) + self.settle()
         output[Direction.BACKWARD] = event.site
         if stage == ledger.stages - 1:
-            self.statistics.loss += event.loss
+            self._loss[row] = event.loss
         actions = self.dispatcher.withdraw(row, stage, keep_site=event.site)
         return actions + self.committed(row, stage, now_s) + self.settle()
 

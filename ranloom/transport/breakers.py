@@ -38,7 +38,6 @@ class Breaker:
             strict=True,
         )
         self.times = {demand: (release / 1e9, due / 1e9) for demand, release, due in rows}
-        self.hubs = set(demands.destination.tolist())
         self.topology = topology
         self.settings = settings
         self.rng = rng
@@ -77,8 +76,8 @@ def _riders(calendar: Calendar, window: WindowRow) -> list[int]:
 
 def _copies(tools: Breaker, calendar: Calendar, window: WindowRow, shift_s: float) -> Calendar:
     """As many empty copies of a window as its source has ports, on channels of their own."""
-    in_hub = window.source in tools.hubs
-    ports = tools.settings.hub_ports if in_hub else tools.settings.site_ports
+    from_hub = window.source == tools.topology.hub
+    ports = tools.settings.hub_ports if from_hub else tools.settings.site_ports
     first = 1 + max(w.window_id for w in calendar.windows)
     nodes = window.path.split(PATH_SEPARATOR)
     channels = min(tools.topology.graph.edges[hop]["wavelengths"] for hop in pairwise(nodes))
@@ -105,7 +104,7 @@ def _port(tools: Breaker, calendar: Calendar) -> Calendar | None:
 def _hub_port(tools: Breaker, calendar: Calendar) -> Calendar | None:
     """More windows at the hub at once than it has ports, each from a site of its own."""
     found = _any_window(tools, calendar)
-    if found is None:
+    if found is None or found[1].destination != tools.topology.hub:
         return None
     _, window = found
     graph = tools.topology.graph

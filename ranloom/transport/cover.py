@@ -18,6 +18,9 @@ from ranloom.transport.packet import Server
 from ranloom.transport.points import Points
 
 _NONE = -1
+#: Rounds without gain that end the search, times the square of one more than the candidates:
+#: about as often as three of few can be exchanged.
+_STALE = 200
 
 
 @dataclass(frozen=True)
@@ -343,7 +346,10 @@ def _lessen(
     for p in range(len(chosen)):
         best_count += chosen[p]
     best_work = np.int64(2**62)
+    gained = 0
     for turn in range(iterations + 1):
+        if turn - gained > _STALE * (1 + best_count) ** 2:
+            break
         trial = best.copy()
         count = best_count
         if turn:
@@ -404,6 +410,8 @@ def _lessen(
             if base[row] and covered[row] > 0:
                 riding += work[row]
         if count < best_count or (count == best_count and riding <= best_work):
+            if count < best_count or riding < best_work:
+                gained = turn
             best, best_count, best_work = trial, count, riding
     chosen[:] = best
 

@@ -6,7 +6,7 @@ messages carry seconds. A release is rounded up and a deadline down: never optim
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -69,6 +69,16 @@ class Demands:
             self.release_ns[rows],
             self.deadline_ns[rows],
         )
+
+    @staticmethod
+    def joined(parts: Sequence[Demands]) -> Demands:
+        """All demands of several sets, in their order; ids have to differ between them."""
+        names = ("ids", "source", "destination", "bytes", "release_ns", "deadline_ns")
+        return Demands(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """[n] (source, destination) of each demand."""
+        return list(zip(self.source.tolist(), self.destination.tolist(), strict=True))
 
     def released(self, release_ns: IntArray) -> Demands:
         """The same demands with other release times."""

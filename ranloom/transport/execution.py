@@ -15,10 +15,10 @@ import numpy as np
 
 from ranloom.transport.demands import BoolArray, Demands, IntArray
 from ranloom.transport.network import Network
-from ranloom.transport.packet import work_ns
 from ranloom.transport.packet_side import PacketSide
 from ranloom.transport.plan import MISSED, PACKET, WINDOW, Plan
 from ranloom.transport.points import no_points
+from ranloom.transport.windows import served
 
 
 def execute(plan: Plan, realised: Demands, network: Network, *, packet: bool = True) -> Plan:
@@ -53,17 +53,15 @@ def execute(plan: Plan, realised: Demands, network: Network, *, packet: bool = T
 
 def _ride(plan: Plan, realised: Demands, network: Network) -> tuple[IntArray, IntArray]:
     """Finish times and windows of riders that arrive before their window and deadline end."""
-    transmit = work_ns(realised.bytes, network.settings.circuit_gbps)
     finish = np.full(len(realised), -1, dtype=np.int64)
     window_of = np.full(len(realised), -1, dtype=np.int64)
-    riders = np.flatnonzero(plan.window_of >= 0)
-    for row in riders[np.lexsort((realised.release_ns[riders], plan.window_of[riders]))]:
-        index = int(plan.window_of[row])
-        window = plan.windows[index]
-        before = finish[window_of == index].max(initial=window.start_ns + window.setup_ns)
-        end = max(int(before), int(realised.release_ns[row])) + int(transmit[row])
-        if end <= min(window.end_ns, int(realised.deadline_ns[row])):
-            finish[row], window_of[row] = end, index
+    for index, window in enumerate(plan.windows):
+        riders = np.flatnonzero(plan.window_of == index)
+        ready_ns = window.start_ns + window.setup_ns
+        rows, ends = served(
+            riders, ready_ns, window.end_ns, realised, network.settings.circuit_gbps
+        )
+        finish[rows], window_of[rows] = ends, index
     return finish, window_of
 
 

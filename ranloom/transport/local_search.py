@@ -21,7 +21,7 @@ _MOST_RESCHEDULED = 80
 #: Candidates in a row that may find no place after a shake.
 _PATIENCE = 6
 #: Shakes in a row without gain that end the search.
-_STALE = 60
+_STALE = 300
 
 
 class _Search:
@@ -56,6 +56,8 @@ def improve(state: PlanState, effort: int) -> None:
         stale = 0 if _accept(search, partial(_shake, search)) else stale + 1
     _put_out(search)
     unload(state)
+    for part in range(len(state.side.parts)):
+        _accept(search, partial(_exchange, state, part))
 
 
 def _accept(search: _Search, move: Callable[[], None]) -> bool:
@@ -151,7 +153,8 @@ def _shake(search: _Search) -> None:
         for window, (job, seat) in state.placed.items()
         if seat.start_ns < due and seat.start_ns + job.length_ns > release - slack
     ]
-    count = min(len(near), 1 + int(search.rng.integers(3)))
+    most = 3 if search.rng.random() < 0.8 else max(3, len(near) // 2)
+    count = min(len(near), 1 + int(search.rng.integers(most)))
     parts = set()
     for position in search.rng.permutation(len(near))[:count]:
         riders = state.close(near[int(position)])
@@ -214,6 +217,34 @@ def _dissolve(state: PlanState, window: int) -> None:
         any(state.join(other, left) for other in state.windows_of(pair))
 
 
+def _exchange(state: PlanState, number: int) -> None:
+    """Let other rows of a part ride so that packets carry more of it: less light.
+
+    What leaves the packets has to find room in windows that are lit; if not, it is missed, and
+    the caller takes the move back.
+    """
+    part = state.side.parts[number]
+    if len(part.covers) > 1:
+        return
+    riding = np.zeros(len(state.mode), dtype=np.bool_)
+    riding[part.rows] = (state.mode[part.rows] == WINDOW) & state.can_packet[part.rows]
+    if not riding.any():
+        return
+    lit = {state.placed[int(window)][0].pair for window in np.unique(state.window_of[riding])}
+    packet = state.mode == PACKET
+    may_ride = np.zeros_like(packet)
+    may_ride[part.rows] = state.can_ride[part.rows] & np.isin(state.pair_of[part.rows], list(lit))
+    before = packet.copy()
+    state.side.swap_in(number, packet, riding | (packet & may_ride))
+    for window in np.unique(state.window_of[packet & ~before]):
+        state.leave(int(window), np.flatnonzero(packet & (state.window_of == window)))
+    state.to_packet(np.flatnonzero(packet & ~before))
+    for row in np.flatnonzero(before & ~packet):
+        state.mode[row] = MISSED
+        alone = np.array([row])
+        any(state.join(window, alone) for window in state.windows_of(int(state.pair_of[row])))
+
+
 def unload(state: PlanState) -> None:
     """Move riders back to packets where they fit: shorter windows, less light."""
     for number, part in enumerate(state.side.parts):
@@ -224,6 +255,8 @@ def unload(state: PlanState) -> None:
         packet = (state.mode == PACKET) | riders
         nothing = np.zeros(len(state.points), dtype=np.bool_)
         state.side.relieve(number, packet, nothing, riders, state.points)
+        if not state.side.fits(number, packet):
+            continue  # over several bottlenecks a rider that is let in can make others late
         back = part.rows[riders[part.rows] & packet[part.rows]]
         for window in np.unique(state.window_of[back]):
             leaving = back[state.window_of[back] == window]

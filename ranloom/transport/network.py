@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice, pairwise
 
 import networkx as nx
 import numpy as np
 
 from ranloom.errors import InputError
-from ranloom.transport.demands import NS_PER_S, Demands, FloatArray, IntArray
+from ranloom.transport.demands import NS_PER_S, BoolArray, Demands, FloatArray, IntArray
 from ranloom.transport.topology import Topology
 
 
@@ -26,8 +27,8 @@ class TransportSettings:
         setup_s: time from a window's start to light that carries data.
         guard_s: time for which ports and channels stay blocked after a window.
         circuit_gbps: rate of an optical circuit.
-        site_ports: optical ports (transceivers) of a node that is no destination.
-        hub_ports: optical ports of a node that demands are destined for.
+        site_ports: optical ports (transceivers) of every node but the hub.
+        hub_ports: optical ports of the hub.
         candidate_paths: paths per node pair that a window may take.
         packet_share: share of each packet link's rate that is granted to these transfers.
     """
@@ -81,6 +82,19 @@ class LightPath:
 
 
 @dataclass(frozen=True)
+class Bottlenecks:
+    """Binding links whose traffic competes with each other's and nobody else's.
+
+    Args:
+        pairs: [pairs] which pairs use any of them.
+        users: (link, [pairs] which pairs use it), by link.
+    """
+
+    pairs: BoolArray
+    users: tuple[tuple[int, BoolArray], ...]
+
+
+@dataclass(frozen=True)
 class Network:
     """A topology seen by demands between given pairs of nodes.
 
@@ -110,6 +124,22 @@ class Network:
     paths: tuple[tuple[LightPath, ...], ...]
     binding: tuple[tuple[int, ...], ...]
     settings: TransportSettings
+
+    @cached_property
+    def bottlenecks(self) -> tuple[Bottlenecks, ...]:
+        """Binding links that share routes, directly or over others, with the pairs on each."""
+        links = nx.Graph()
+        for binding in self.binding:
+            nx.add_path(links, binding)
+        found = []
+        for members in nx.connected_components(links):
+            users = tuple(
+                (link, np.array([link in binding for binding in self.binding], dtype=np.bool_))
+                for link in sorted(members)
+            )
+            pairs = np.logical_or.reduce([uses for _, uses in users])
+            found.append(Bottlenecks(pairs, users))
+        return tuple(found)
 
     def pair_of(self, demands: Demands) -> IntArray:
         """Pair index of each demand.
@@ -175,8 +205,7 @@ def build_network(
         )
         candidates.append(tuple(_path(graph, tuple(p), index, wavelengths) for p in found))
     routes = tuple(paths[0].links for paths in candidates)
-    destinations = {destination for _, destination in pairs}
-    ports = [settings.hub_ports if n in destinations else settings.site_ports for n in nodes]
+    ports = [settings.hub_ports if n == topology.hub else settings.site_ports for n in nodes]
     return Network(
         nodes=nodes,
         ports=np.array(ports, dtype=np.int64),

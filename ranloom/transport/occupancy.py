@@ -188,8 +188,12 @@ def _seat_all(
     path: IntArray,
     channel: IntArray,
     start: IntArray,
+    stop: bool,
 ) -> int:
-    """Seat jobs in an order; those that find no place get path -1. Returns their number."""
+    """Seat jobs in an order; those that find no place get path -1. Returns their number.
+
+    With ``stop`` the first of them ends it.
+    """
     failed = 0
     for k in order:
         path[k], channel[k], start[k] = _seat(
@@ -197,6 +201,8 @@ def _seat_all(
         )
         if path[k] < 0:
             failed += 1
+            if stop:
+                return failed
             continue
         _use(
             space,
@@ -375,30 +381,52 @@ class Occupancy:
 
     def seat_all(self, jobs: list[Job], order: IntArray) -> list[Seat | None]:
         """Seat jobs in an order, from what is occupied now; None for those without a place."""
+        seats, _ = self._seats(jobs, _columns(jobs), order, stop=False)
+        return seats
+
+    def seat_every(self, jobs: list[Job], orders: list[IntArray]) -> list[Seat] | None:
+        """Seat all jobs on an empty space by the first order that has a place for each.
+
+        Returns:
+            None where every order leaves one over; the space is then in an undefined state.
+        """
+        columns = _columns(jobs)
+        for order in orders:
+            self.clear()
+            seats, failed = self._seats(jobs, columns, order, stop=True)
+            if not failed:
+                return [seat for seat in seats if seat is not None]
+        return None
+
+    def _seats(
+        self, jobs: list[Job], columns: IntArray, order: IntArray, *, stop: bool
+    ) -> tuple[list[Seat | None], int]:
         n = len(jobs)
         path, channel, start = (np.full(n, -1, dtype=np.int64) for _ in range(3))
-        columns = np.array(
-            [(j.pair, j.first_start_ns, j.last_start_ns, j.length_ns) for j in jobs],
-            dtype=np.int64,
-        ).reshape(n, 4)
-        _seat_all(
+        failed = _seat_all(
             self._space,
             self._ways,
             order,
-            columns[:, 0].copy(),
-            columns[:, 1].copy(),
-            columns[:, 2].copy(),
-            columns[:, 3].copy(),
+            columns[0],
+            columns[1],
+            columns[2],
+            columns[3],
             self._guard_ns,
             self._n_nodes,
             self._grid,
             path,
             channel,
             start,
+            stop,
         )
-        return [
-            None
-            if path[k] < 0
-            else Seat(int(path[k] - self._first_path[jobs[k].pair]), int(channel[k]), int(start[k]))
-            for k in range(n)
-        ]
+        if failed and stop:
+            return [], failed
+        path -= self._first_path[columns[0]]
+        places = zip(path.tolist(), channel.tolist(), start.tolist(), strict=True)
+        return [None if way < 0 else Seat(way, ch, at) for way, ch, at in places], int(failed)
+
+
+def _columns(jobs: list[Job]) -> IntArray:
+    """Pair, first and last start and length of each job [4, jobs]."""
+    rows = [(j.pair, j.first_start_ns, j.last_start_ns, j.length_ns) for j in jobs]
+    return np.array(rows, dtype=np.int64).reshape(len(jobs), 4).T.copy()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 
 from ranloom.transport.cover import Cover, lessen, relieve, swap_in
@@ -46,16 +45,15 @@ class PacketSide:
         self._pair_of = pair_of
         self.parts: list[Part] = []
         self.part_of: IntArray = np.zeros(len(demands), dtype=np.int64)
-        for links in _components(network):
-            mine = np.flatnonzero([binding[0] in links for binding in network.binding])
-            users = {
-                link: [p for p in mine if link in network.binding[p]] for link in sorted(links)
-            }
-            for rows in stretches(demands, np.flatnonzero(np.isin(pair_of, mine))):
+        for shared in network.bottlenecks:
+            for rows in stretches(demands, np.flatnonzero(shared.pairs[pair_of])):
                 covers = []
-                for link, pairs in users.items():
+                for link, pairs in shared.users:
+                    passing = rows[pairs[pair_of[rows]]]
+                    if len(passing) == 0:
+                        continue  # nothing of this stretch of time
                     server = Server.of(
-                        rows[np.isin(pair_of[rows], pairs)],
+                        passing,
                         demands.bytes,
                         demands.release_ns,
                         demands.deadline_ns,
@@ -198,14 +196,6 @@ class PacketSide:
         )
         order = np.lexsort((row, start))
         return finish, Segments(row[order], start[order], end[order], gbps[order])
-
-
-def _components(network: Network) -> list[set[int]]:
-    """Binding links that share routes, directly or over others."""
-    links = nx.Graph()
-    for binding in network.binding:
-        nx.add_path(links, binding)
-    return [set(members) for members in nx.connected_components(links)]
 
 
 def stretches(demands: Demands, rows: IntArray) -> list[IntArray]:

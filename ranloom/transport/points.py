@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ranloom.transport.demands import IntArray
+from ranloom.transport.demands import BoolArray, IntArray
 from ranloom.transport.windows import WindowRules
 
 #: Most candidates of one demand, the latest ones; bounds memory for pairs with many demands.
@@ -54,12 +54,13 @@ def no_points(n: int) -> Points:
     return Points(none, none, np.zeros(n + 1, dtype=np.int64), none, zero, none)
 
 
-def points_of(rules: WindowRules, pair_of: IntArray) -> Points:
+def points_of(rules: WindowRules, pair_of: IntArray, may_ride: BoolArray | None = None) -> Points:
     """Candidates of the demands of a set of rules.
 
     Args:
         rules: window arithmetic.
         pair_of: [n] pair of each demand.
+        may_ride: [n] demands that may ride; None: all.
     """
     demands = rules.demands
     dues = np.unique(demands.deadline_ns)
@@ -67,11 +68,13 @@ def points_of(rules: WindowRules, pair_of: IntArray) -> Points:
     ready = np.maximum(demands.release_ns, rules.now_ns + rules.setup_ns) + rules.transmit_ns
     ready_rank = np.searchsorted(dues, ready)
     in_time = ready <= demands.deadline_ns
+    if may_ride is not None:
+        in_time &= may_ride
     key = np.unique((pair_of * len(dues) + due_rank)[in_time])
     high = np.searchsorted(key, pair_of * len(dues) + due_rank, side="right")
     low = np.searchsorted(key, pair_of * len(dues) + ready_rank)
     low = np.maximum(low, high - _MOST_PER_ROW)
-    count = np.maximum(high - low, 0)
+    count = np.where(in_time, np.maximum(high - low, 0), 0)
     first = np.concatenate(([0], np.cumsum(count))).astype(np.int64)
     rows = np.repeat(np.arange(len(demands)), count)
     of_row = np.arange(first[-1]) - np.repeat(first[:-1] - low, count)

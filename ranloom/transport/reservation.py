@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
+
+from ranloom.transport.plan import Window
 
 
 @dataclass(frozen=True)
@@ -22,3 +25,14 @@ class Reservation:
     wavelength: int
     start_ns: int
     end_ns: int
+
+    @staticmethod
+    def of_window(window: Window, guard_ns: int) -> Reservation:
+        """What a window of ours takes, guard time included."""
+        return Reservation(
+            nodes=(window.source, window.destination),
+            links=tuple(pairwise(window.path)),
+            wavelength=window.wavelength,
+            start_ns=window.start_ns,
+            end_ns=window.end_ns + guard_ns,
+        )

@@ -43,6 +43,8 @@ class PlanState:
         packet: whether demands may travel as packets.
         windows: whether windows may be lit.
         reservations: optical use by others.
+        may_ride: [n] demands that may ride in windows; None: all.
+        windows_before: [pairs] windows that a pair has already and may keep; None: none.
     """
 
     def __init__(
@@ -54,13 +56,15 @@ class PlanState:
         packet: bool,
         windows: bool,
         reservations: tuple[Reservation, ...] = (),
+        may_ride: BoolArray | None = None,
+        windows_before: IntArray | None = None,
     ) -> None:
         n = len(demands)
         self.demands = demands
         self.network = network
         self.pair_of = network.pair_of(demands)
         self.rules = WindowRules(demands, network, now_ns)
-        self.points = points_of(self.rules, self.pair_of) if windows else no_points(n)
+        self.points = points_of(self.rules, self.pair_of, may_ride) if windows else no_points(n)
         self.side = PacketSide(demands, network, self.pair_of, self.points)
         self.mode = np.full(n, MISSED, dtype=np.int8)
         self.window_of = np.full(n, -1, dtype=np.int64)
@@ -81,6 +85,8 @@ class PlanState:
             pair_of_cluster[cluster[cluster >= 0]] = self.pair_of[cluster >= 0]
             self.fewest = np.bincount(pair_of_cluster, minlength=len(network.pairs))
         self.most_windows: IntArray = self.fewest + _SPARE_WINDOWS
+        if windows_before is not None:
+            self.most_windows = np.maximum(self.most_windows, windows_before + _SPARE_WINDOWS)
         self.occupancy = Occupancy(network, self.most_windows, reservations)
 
     def emptied(self) -> PlanState:
@@ -218,18 +224,16 @@ class PlanState:
         if not self._room_at(self.network.pairs[extra.pair][1], jobs):
             return False
         back = self.occupancy.snapshot()
-        for order in orders(jobs):
-            self.occupancy.clear()
-            seats = self.occupancy.seat_all(jobs, order)
-            if all(seat is not None for seat in seats):
-                placed = [(j, s) for j, s in zip(jobs, seats, strict=True) if s is not None]
-                self._moves += [(job, seat, False) for job, seat in before]
-                self._moves += [(job, seat, True) for job, seat in placed]
-                self.placed.update(zip(windows, placed, strict=False))
-                self._register(*placed[-1])
-                return True
-        self.occupancy.restore(back)
-        return False
+        seats = self.occupancy.seat_every(jobs, orders(jobs))
+        if seats is None:
+            self.occupancy.restore(back)
+            return False
+        placed = list(zip(jobs, seats, strict=True))
+        self._moves += [(job, seat, False) for job, seat in before]
+        self._moves += [(job, seat, True) for job, seat in placed]
+        self.placed.update(zip(windows, placed, strict=False))
+        self._register(*placed[-1])
+        return True
 
     def _room_at(self, node: str, jobs: list[Job]) -> bool:
         """Whether the ports of a node are enough for the total length of its windows."""

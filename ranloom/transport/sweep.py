@@ -1,4 +1,4 @@
-"""Where windows pay and where not: set-up time x granted packet rate x concurrent jobs.
+"""Where windows pay and where not: set-up, granted packet rate, jobs, LoRA rank, gNBs.
 
 Theory beside simulation: a transfer of B bytes whose set-up is exposed arrives earlier by
 circuit than by packet if ``B > B* = Ts / (1/Rp - 1/Rc)`` (rates in bytes/s). The simulated
@@ -39,6 +39,8 @@ class SweepRow:
         setup_s: set-up time of a window.
         packet_share: share of each packet link granted to learning traffic.
         jobs: concurrent jobs: copies of the demands.
+        rank_factor: rank of the adapters over that of the demands: payloads grow with it.
+        gnbs: gNBs that send.
         packet_gbps: granted rate on the narrowest packet route.
         offered_bytes: payload of all demands.
         median_bytes: median payload.
@@ -63,6 +65,8 @@ class SweepRow:
     setup_s: float
     packet_share: float
     jobs: int
+    rank_factor: float
+    gnbs: int
     packet_gbps: float
     offered_bytes: int
     median_bytes: float
@@ -95,63 +99,118 @@ def concurrent(demands: Demands, jobs: int) -> Demands:
         replace(demands, ids=np.array([f"{job}/{i}" for i in demands.ids], dtype=object))
         for job in range(jobs)
     ]
-    return Demands(
-        *(
-            np.concatenate([getattr(copy, name) for copy in copies])
-            for name in ("ids", "source", "destination", "bytes", "release_ns", "deadline_ns")
-        )
-    )
+    return Demands.joined(copies)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Values to sweep.
+
+    Args:
+        setup_s: set-up times.
+        packet_share: granted shares of packet links.
+        jobs: numbers of concurrent jobs.
+        rank_factor: LoRA ranks over that of the demands.
+        gnbs: numbers of gNBs that send; those with more than the demands have are left out.
+    """
+
+    setup_s: tuple[float, ...]
+    packet_share: tuple[float, ...]
+    jobs: tuple[int, ...]
+    rank_factor: tuple[float, ...]
+    gnbs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class _Load:
+    """Demands of some jobs, rank and number of gNBs."""
+
+    jobs: int
+    rank_factor: float
+    gnbs: int
+    demands: Demands
+
+
+def scaled(demands: Demands, rank_factor: float) -> Demands:
+    """The demands of adapters of another rank: LoRA factors grow in proportion."""
+    size = np.maximum(1, np.round(demands.bytes * rank_factor)).astype(np.int64)
+    return replace(demands, bytes=size)
+
+
+def from_gnbs(demands: Demands, count: int) -> Demands:
+    """The demands of ``count`` of the gNBs, evenly drawn in the order of their names."""
+    names = sorted(set(demands.source.tolist()))
+    chosen = [names[k * len(names) // count] for k in range(count)]
+    return demands.take(np.isin(demands.source.astype(str), chosen))
 
 
 def sweep(
     demands: Demands,
     topology: Topology,
     settings: TransportSettings,
+    axes: Axes,
     *,
-    setup_s: Sequence[float],
-    packet_share: Sequence[float],
-    jobs: Sequence[int],
     power: PortPower,
     effort: int,
 ) -> list[SweepRow]:
-    """All combinations.
+    """All combinations of set-up, share and jobs; set-up, rank and gNBs at the given share.
 
     Args:
         demands: demands of one job.
         topology: the topology.
         settings: everything that is not swept.
-        setup_s: set-up times.
-        packet_share: granted shares of packet links.
-        jobs: numbers of concurrent jobs.
+        axes: what is swept.
         power: energy model.
         effort: moves of local search in each plan.
     """
-    copies = {count: concurrent(demands, count) for count in jobs}
-    pairs = list(zip(demands.source, demands.destination, strict=True))
+    sites = len(set(demands.source.tolist()))
+    concurrently = [_Load(n, 1.0, sites, concurrent(demands, n)) for n in axes.jobs]
+    larger = [
+        _Load(1, rank, count, scaled(from_gnbs(demands, count), rank))
+        for rank in axes.rank_factor
+        for count in axes.gnbs
+        if count <= sites and (rank, count) != (1.0, sites)
+    ]
     rows = []
-    for share in packet_share:
-        by_packet: dict[int, Plan] = {}
-        for setup in setup_s:
-            network = build_network(
-                topology, pairs, replace(settings, setup_s=setup, packet_share=share)
-            )
-            simulated = simulated_break_even(network)
-            for count in jobs:
-                # Packets know no set-up: one plan serves all set-up times.
-                if count not in by_packet:
-                    by_packet[count] = aggregate_plan(
-                        AGGREGATE_PACKET, copies[count], network, effort=effort
-                    )
-                plans = [by_packet[count]] + [
-                    aggregate_plan(name, copies[count], network, effort=effort)
-                    for name in (AGGREGATE_ALWAYS_WINDOW, AGGREGATE_SELECTIVE)
-                ]
-                rows.append(_row(count, network, plans, simulated, power))
+    for share in axes.packet_share:
+        rows += _at_share(concurrently, share, topology, settings, axes.setup_s, power, effort)
+    share = settings.packet_share
+    return rows + _at_share(larger, share, topology, settings, axes.setup_s, power, effort)
+
+
+def _at_share(
+    loads: Sequence[_Load],
+    share: float,
+    topology: Topology,
+    settings: TransportSettings,
+    setup_s: Sequence[float],
+    power: PortPower,
+    effort: int,
+) -> list[SweepRow]:
+    rows = []
+    by_packet: dict[int, Plan] = {}
+    pairs = [pair for load in loads for pair in load.demands.pairs()]
+    for setup in setup_s if loads else ():
+        chosen = replace(settings, setup_s=setup, packet_share=share)
+        network = build_network(topology, pairs, chosen)
+        slowest = network.pairs[_narrowest(network)]
+        simulated = simulated_break_even(build_network(topology, [slowest], chosen))
+        for number, load in enumerate(loads):
+            # Packets know no set-up: one plan serves all set-up times.
+            if number not in by_packet:
+                by_packet[number] = aggregate_plan(
+                    AGGREGATE_PACKET, load.demands, network, effort=effort
+                )
+            plans = [by_packet[number]] + [
+                aggregate_plan(name, load.demands, network, effort=effort)
+                for name in (AGGREGATE_ALWAYS_WINDOW, AGGREGATE_SELECTIVE)
+            ]
+            rows.append(_row(load, network, plans, simulated, power))
     return rows
 
 
 def _row(
-    jobs: int, network: Network, plans: list[Plan], simulated: float | None, power: PortPower
+    load: _Load, network: Network, plans: list[Plan], simulated: float | None, power: PortPower
 ) -> SweepRow:
     settings = network.settings
     packet, window, selective = plans
@@ -173,7 +232,9 @@ def _row(
     return SweepRow(
         setup_s=settings.setup_s,
         packet_share=settings.packet_share,
-        jobs=jobs,
+        jobs=load.jobs,
+        rank_factor=load.rank_factor,
+        gnbs=load.gnbs,
         packet_gbps=rate_gbps,
         offered_bytes=int(size.sum()),
         median_bytes=median,

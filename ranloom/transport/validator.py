@@ -85,7 +85,7 @@ class _Check:
     ) -> None:
         self.calendar = calendar
         self.reservations = reservations
-        self.graph = topology.graph
+        self.graph, self.hub = topology.graph, topology.hub
         self.settings = settings
         self.demands = {
             demand_id: _Demand(source, destination, size, release / 1e9, deadline / 1e9)
@@ -217,19 +217,18 @@ class _Check:
     # Windows against each other
 
     def _ports(self) -> Iterator[CalendarFault]:
-        ends = {demand.destination for demand in self.demands.values()}
         by_node = defaultdict(list)
         for window in self.calendar.windows:
             for node in (window.source, window.destination):
                 by_node[node].append(window)
         for node, windows in by_node.items():
-            ports = self.settings.hub_ports if node in ends else self.settings.site_ports
+            ports = self.settings.hub_ports if node == self.hub else self.settings.site_ports
             others = [
                 (r.start_ns / 1e9, r.end_ns / 1e9) for r in self.reservations if node in r.nodes
             ]
             rest_s = self.settings.guard_s
-            bare = _most_at_once([*others, *((w.start_s, w.end_s) for w in windows)])
-            guarded = _most_at_once([*others, *((w.start_s, w.end_s + rest_s) for w in windows)])
+            bare = _most_at_once([(w.start_s, w.end_s) for w in windows], others)
+            guarded = _most_at_once([(w.start_s, w.end_s + rest_s) for w in windows], others)
             if bare > ports:
                 yield CalendarFault("port", f"node {node}", f"{bare} windows on {ports} ports")
             elif guarded > ports:
@@ -345,15 +344,20 @@ class _Check:
         return gbps * self.settings.packet_share
 
 
-def _most_at_once(intervals: Iterable[tuple[float, float]]) -> int:
-    """Largest number of intervals that overlap by more than rounding."""
+def _most_at_once(
+    ours: Iterable[tuple[float, float]], others: Iterable[tuple[float, float]]
+) -> int:
+    """Largest number of intervals that overlap by more than rounding, one of them ours."""
     steps = []
-    for start, end in intervals:
-        steps += [(start + _TIME_S, 1), (end - _TIME_S, -1)]
-    level = most = 0
-    for _, change in sorted(steps):
+    for mine, intervals in ((1, ours), (0, others)):
+        for start, end in intervals:
+            steps += [(start + _TIME_S, 1, mine), (end - _TIME_S, -1, -mine)]
+    level = most = present = 0
+    for _, change, mine in sorted(steps):
         level += change
-        most = max(most, level)
+        present += mine
+        if present:
+            most = max(most, level)
     return most
 
 

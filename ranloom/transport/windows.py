@@ -19,6 +19,9 @@ from ranloom.transport.demands import Demands, IntArray
 from ranloom.transport.network import Network
 from ranloom.transport.packet import work_ns
 
+#: Windows that are remembered: local search asks for the same ones again and again.
+_MOST_JOBS = 20_000
+
 
 @dataclass(frozen=True)
 class Job:
@@ -60,9 +63,19 @@ class WindowRules:
         self.now_ns = now_ns
         self.setup_ns = network.settings.setup_ns
         self.transmit_ns = work_ns(demands.bytes, network.settings.circuit_gbps)
+        self._jobs: dict[bytes, Job] = {}
 
     def job(self, pair: int, rows: IntArray) -> Job:
-        """The window that carries these rows."""
+        """The window that carries these rows of a pair."""
+        key = rows.tobytes()
+        found = self._jobs.get(key)
+        if found is None:
+            if len(self._jobs) >= _MOST_JOBS:
+                self._jobs.clear()
+            found = self._jobs[key] = self._job(pair, rows)
+        return found
+
+    def _job(self, pair: int, rows: IntArray) -> Job:
         release = self.demands.release_ns[rows]
         order = np.argsort(release, kind="stable")
         rows, release = rows[order], release[order]
@@ -109,6 +122,34 @@ class WindowRules:
             self.now_ns,
         )
         return cluster, int(count)
+
+
+def served(
+    rows: IntArray, ready_ns: int, end_ns: int, demands: Demands, circuit_gbps: float
+) -> tuple[IntArray, IntArray]:
+    """Riders that a window of fixed length serves in time, in the order of their releases.
+
+    Args:
+        rows: demands that want to ride.
+        ready_ns: light is there and free.
+        end_ns: end of the window.
+        demands: with the releases that occur or are expected.
+        circuit_gbps: rate of light.
+
+    Returns:
+        Rows that arrive before the window and their deadline end, and when; the others would
+        be too late and are left out.
+    """
+    rows = rows[np.argsort(demands.release_ns[rows], kind="stable")]
+    transmit = work_ns(demands.bytes[rows], circuit_gbps)
+    stays, finish, clock = [], [], ready_ns
+    for row, sending in zip(rows.tolist(), transmit.tolist(), strict=True):
+        end = max(clock, int(demands.release_ns[row])) + sending
+        if end <= min(end_ns, int(demands.deadline_ns[row])):
+            clock = end
+            stays.append(row)
+            finish.append(end)
+    return np.array(stays, dtype=np.int64), np.array(finish, dtype=np.int64)
 
 
 @njit(cache=True)

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -96,7 +97,10 @@ def test_failed_stage_fails_the_flow_with_its_own_line(
     state = toy_flow(return_state=True)
     assert state.is_failed()
     assert line in state.message
-    assert sum("sum is at work" in m for m in logs_of(state.state_details.flow_run_id)) <= 1
+    lines = wait_until(
+        lambda: [m for m in logs_of(state.state_details.flow_run_id) if "sum: " in m], 30
+    )
+    assert not any("Retrying" in line or "AwaitingRetry" in line for line in lines)
 
 
 @pytest.mark.usefixtures("prefect_server")
@@ -147,7 +151,7 @@ def test_second_repro_in_a_workspace_is_busy(toy) -> None:
     try:
         wait_until(lambda: (toy.root / "pid").exists())
         with pytest.raises(dvc_process.WorkspaceBusyError):
-            dvc_process.repro(toy.root, "sum", ["--single-item", "sum"], lambda _: None)
+            dvc_process.Processes().repro(toy.root, "sum", ["--single-item", "sum"], lambda _: None)
     finally:
         os.killpg(first.pid, signal.SIGKILL)
         first.wait()
@@ -160,12 +164,14 @@ def test_nothing_survives(toy, victim: str) -> None:
     code = (
         "import signal, sys; from pathlib import Path; from flows import dvc_process\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))\n"
-        "dvc_process.repro(Path.cwd(), 'all', [], print)"
+        "processes = dvc_process.Processes()\n"
+        "try: processes.repro(Path.cwd(), 'all', [], print)\n"
+        "finally: processes.stop()"
     )
     flow = subprocess.Popen(
         [sys.executable, "-c", code],
         cwd=toy.root,
-        env={**toy.env, "PYTHONPATH": str(ROOT), "RANLOOM_TRACKING": "off", "SHELL": "/bin/sh"},
+        env={**toy.env, "PYTHONPATH": str(ROOT), "SHELL": "/bin/sh"},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
@@ -182,3 +188,36 @@ def test_nothing_survives(toy, victim: str) -> None:
     flow.wait(30)
     wait_until(lambda: all(gone(pid) for pid in family), 30)
     assert not (toy.root / "outs" / "sum" / "series.parquet").exists()
+    statuses = {r.data.tags["ranloom.stage"]: r.info.status for r in toy.runs("stage")}
+    # Asked, a stage says how it ended; killed, the next start says it.
+    assert statuses["sum"] == ("KILLED" if signum == signal.SIGTERM else "RUNNING")
+
+
+def test_what_is_stopped_starts_nothing_more(toy) -> None:
+    processes = dvc_process.Processes()
+    processes.stop()
+    with pytest.raises(dvc_process.StoppedError):
+        processes.repro(toy.root, "sum", [], lambda _: None)
+
+
+def test_ending_one_flow_leaves_the_processes_of_another(toy) -> None:
+    toy.set_param("sum.behave", "slow")
+    ours, theirs = dvc_process.Processes(), dvc_process.Processes()
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            ours.repro(toy.root, "all", [], lambda _: None)
+        except dvc_process.StageFailedError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    wait_until(lambda: (toy.root / "pid").exists())
+    theirs.stop()
+    stage = int(wait_until(lambda: (toy.root / "pid").read_text()))
+    assert not gone(stage)
+    ours.stop()
+    thread.join(30)
+    assert gone(stage)
+    assert [type(error) for error in errors] == [dvc_process.StoppedError]

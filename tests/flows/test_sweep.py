@@ -35,7 +35,7 @@ def test_a_failed_point_does_not_lose_the_others(
     monkeypatch.setenv("RANLOOM_TRACKING", "off")
     monkeypatch.setattr(sweep.workspace, "place", place)
     monkeypatch.setattr(sweep, "check", lambda *_: [])
-    monkeypatch.setattr(sweep.dvc_process, "repro", lambda *_: None)
+    monkeypatch.setattr(sweep.dvc_process.Processes, "repro", lambda *_: None)
     monkeypatch.setattr(sweep, "headline", lambda *_: [("s", "m", 1.5)])
     state = sweep.sweep({"a.x": [1, 2, 3]}, preset=None, root=tmp_path, return_state=True)
     assert sorted(o["a.x"] for o in done) == [1, 2, 3]

@@ -69,7 +69,8 @@ def test_equals_a_plain_reference(index, schedule, rule, bits):
 def test_corrects_noise_at_every_lifting_size(schedule, rule, bits):
     settings = DecoderSettings(schedule, rule, bits, iterations=30)
     rng = np.random.default_rng(77)
-    for index, z in itertools.product((1, 2), LIFTING_SIZES[::3].tolist()):
+    step = 1 if (schedule, rule, bits) == VARIANTS[0] else 3  # all sizes once
+    for index, z in itertools.product((1, 2), LIFTING_SIZES[::step].tolist()):
         graph = base_graph(index)
         # small codes are weak: less noise for them
         sigma = 0.7 if z < 30 else 0.9

@@ -8,8 +8,16 @@ import pytest
 from ranloom.errors import InputError
 from ranloom.ldpc.decoder import DecoderSettings
 from ranloom.ldpc.modulation import axis_levels, demodulate, modulate
-from ranloom.ldpc.monte_carlo import SweepSettings, block_errors, single_block, sweep
-from ranloom.nr.bler import bler_curves, block_error_rate
+from ranloom.ldpc.monte_carlo import (
+    SIZES,
+    SweepSettings,
+    block_errors,
+    decibels_apart,
+    main,
+    single_block,
+    sweep,
+)
+from ranloom.nr.bler import bler_curves, block_error_rate, transport_block_curves
 
 # 38.211 clause 5.1: symbols of some bit groups, in units of the square root given
 SYMBOLS = [
@@ -92,3 +100,31 @@ def test_sizes_that_a_base_graph_does_not_hold_are_left_out():
     settings = DecoderSettings()
     rng = np.random.default_rng(1)
     assert block_errors(0, 8448, 0.0, 1, settings, rng) is None
+
+
+def test_measured_curves_lie_a_little_above_the_shipped_ones(root, monkeypatch, capsys):
+    """Min-sum with ten iterations against the belief propagation of the source tables."""
+    folder = root / "data" / "bler"
+    ours, shipped = (bler_curves(folder / n) for n in ("decoder_table1.csv", "table1.csv"))
+    for size in SIZES[1:]:
+        apart = decibels_apart(ours, shipped, size)
+        assert apart.mean() == pytest.approx(0.32, abs=0.03)
+        assert apart.min() > -0.05
+        assert apart.max() < 0.8
+    monkeypatch.chdir(root)
+    main(folder / "decoder_table1.csv", compare=True)
+    assert "  500 bits: +0.32 dB on average over MCS" in capsys.readouterr().out
+    with pytest.raises(InputError, match=r"none.csv.*no such file"):
+        main(folder / "none.csv", compare=True)
+
+
+def test_the_cell_takes_measured_curves(root):
+    """The same shape for kernels, and a block that needs more SNR to get through."""
+    ours, shipped = (
+        transport_block_curves(bler_curves(root / "data" / "bler" / name), 106)
+        for name in ("decoder_table1.csv", "table1.csv")
+    )
+    assert ours.snr50_db.shape == shipped.snr50_db.shape == (29, 107)
+    np.testing.assert_array_equal(ours.n_code_blocks, shipped.n_code_blocks)
+    wide = ours.snr50_db[:, 50:] - shipped.snr50_db[:, 50:]
+    assert wide.mean() == pytest.approx(0.32, abs=0.03)

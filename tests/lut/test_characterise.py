@@ -5,23 +5,25 @@ import pytest
 
 from ranloom.gpu.card import load_card
 from ranloom.gpu.latency import LatencyModel
-from ranloom.lut.characterise import Allocation, characterise, decoder_edges
+from ranloom.lut.characterise import Assumptions, characterise, decoder_edges, reserve
 from ranloom.nr.segmentation import work_table
+from ranloom.nr.tbs import Allocation
 
 ALLOCATION = Allocation(table=1, n_layers=1, n_symbols=14, n_dmrs_per_prb=12, n_oh=0)
 
 
+MODEL = LatencyModel(200.0, 2.332, 0.0084, 1.13)
+ASSUMED = Assumptions(iterations=10, deadline_us=1000.0, instructions_per_op=12.3)
+
+
 @pytest.fixture(scope="module")
-def usage(root):
-    return characterise(
-        work_table(273),
-        ALLOCATION,
-        load_card(root / "data" / "cards" / "dgx_spark.yaml"),
-        LatencyModel(200.0, 2.332, 0.0084, 1.13),
-        iterations=10,
-        deadline_us=1000.0,
-        instructions_per_op=12.3,
-    )
+def spark(root):
+    return load_card(root / "data" / "cards" / "dgx_spark.yaml")
+
+
+@pytest.fixture(scope="module")
+def usage(spark):
+    return characterise(ALLOCATION, 273, spark, MODEL, ASSUMED)
 
 
 def row(usage, mcs, prb):
@@ -71,15 +73,28 @@ def test_published_ranges(usage):
     assert (usage.gbu_pct > usage.acu_pct).all()
 
 
-def test_shares_grow_with_iterations_and_shrink_with_the_deadline(root):
-    card = load_card(root / "data" / "cards" / "dgx_spark.yaml")
-    model = LatencyModel(200.0, 2.332, 0.0084, 1.13)
-    options = {"iterations": 5, "deadline_us": 2000.0, "instructions_per_op": 12.3}
-    less = characterise(work_table(106), ALLOCATION, card, model, **options)
-    more = characterise(work_table(106), ALLOCATION, card, model, **(options | {"iterations": 10}))
+def test_shares_grow_with_iterations_and_shrink_with_the_deadline(spark):
+    def usage(iterations, deadline_us):
+        return characterise(
+            ALLOCATION, 106, spark, MODEL, Assumptions(iterations, deadline_us, 12.3)
+        )
+
+    less, more, sooner = usage(5, 2000.0), usage(10, 2000.0), usage(5, 1000.0)
     np.testing.assert_allclose(more.gbu_pct, 2 * less.gbu_pct)
     np.testing.assert_allclose(more.smu_pct, less.smu_pct)
-    sooner = characterise(
-        work_table(106), ALLOCATION, card, model, **(options | {"deadline_us": 1000.0})
-    )
     np.testing.assert_allclose(sooner.gbu_pct, 2 * less.gbu_pct)
+
+
+def test_reservation_spreads_the_same_work(usage, spark):
+    found = reserve(usage, 15, 162, spark, MODEL, ASSUMED, slot_overhead_us=245.0)
+    assert found.sm.tolist() == [8, 16, 24, 32, 40, 48]
+    # 200 + 2.332 x 2816 / s + 0.0084 x 2816 us on 16 and 48 SMs
+    np.testing.assert_allclose(found.p99_us[[1, 5]], [634.0864, 360.4651], atol=1e-3)
+    np.testing.assert_allclose(found.slot_us, found.p99_us / 1.13 + 245.0)
+    np.testing.assert_allclose(found.smu_pct[[1, 5]], [100 / 3, 100.0])
+    # operations and bytes do not depend on the SMs
+    at = row(usage, 15, 162)
+    np.testing.assert_allclose(found.gbu_pct * found.decode_us, usage.gbu_pct[at] * 1000.0)
+    np.testing.assert_allclose(found.acu_pct * found.decode_us, usage.acu_pct[at] * 1000.0)
+    # 67.0 MB at 273 GB/s are 245 us of the median decode on all SMs (appendix A.2 says 65 %)
+    assert found.gbu_pct[5] == pytest.approx(100 * 67.0208 / 0.273 / (360.4651 / 1.13), rel=1e-5)

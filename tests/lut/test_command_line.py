@@ -1,13 +1,18 @@
 """The command line: profile on this CPU, convert a log, fit; bad input is one line and code 2."""
 
+import json
 import os
 import subprocess
 import sys
 
+import pyarrow.parquet as pq
 import pytest
+from ruamel.yaml import YAML
 
+from pipeline.io import Inputs, Outputs
 from ranloom.lut.__main__ import main
 from ranloom.lut.measurements import read_measurements
+from stages.profile_lut import STAGE, Params
 
 
 @pytest.fixture
@@ -44,20 +49,48 @@ def test_fit_to_the_published_thresholds(lut_command):
         "fit", "--card", "data/cards/dgx_spark.yaml", "--published", "data/published/weaver.yaml"
     )
     assert code == 0
-    assert "41 of 42 cells, least margin 8.22 us" in output
+    assert "p99_over_mean: 1.13\n# fitted to 42 thresholds\n" in output
+    assert "41 of 42 cells matched, least margin 8.22 us" in output
+    assert "missed: MCS 27, 162 PRB by 89.32 us" in output
+
+
+def profile_of_a_model(path):
+    """MCS 15: W = 960, 1920 and 2816 at 52, 106 and 162 PRB; T = 100 + 2 W / s + 0.01 W."""
+    rows = ["mcs,prb,sm,p50_us,p99_us"]
+    for prb, work in ((52, 960), (106, 1920), (162, 2816)):
+        latencies = {s: 100 + 2 * work / s + 0.01 * work for s in (8, 16, 48)}
+        rows += [f"15,{prb},{s},{t / 1.25},{t}" for s, t in latencies.items()]
+    path.write_text("\n".join(rows) + "\n")
 
 
 def test_fit_to_latencies(lut_command, tmp_path):
     profile = tmp_path / "profile.csv"
-    rows = ["mcs,prb,sm,p50_us,p99_us"]
-    # MCS 15: W = 960, 1920 and 2816 at 52, 106 and 162 PRB; T = 100 + 2 W / s + 0.01 W
-    for prb, work in ((52, 960), (106, 1920), (162, 2816)):
-        rows += [f"15,{prb},{s},1,{100 + 2 * work / s + 0.01 * work}" for s in (8, 16, 48)]
-    profile.write_text("\n".join(rows) + "\n")
-    code, output, _ = lut_command("fit", str(profile), "--card", "data/cards/dgx_spark.yaml")
+    profile_of_a_model(profile)
+    code, output, _ = lut_command(
+        "fit", str(profile), "--card", "data/cards/dgx_spark.yaml", "--budget-us", "500"
+    )
     assert code == 0
-    assert "a_us: 100\nk_us_sm: 2\nb_us: 0.01\n" in output
+    assert "a_us: 100\nk_us_sm: 2\nb_us: 0.01\np99_over_mean: 1.25\n" in output
     assert "9 latencies: relative error median 0.0 %" in output
+    # 8, 16, 48 SMs: 349.6, 229.6, 149.6 us; 599.2, 359.2, 199.2; 832.2, 480.2, 245.5
+    assert "3 of 3 cells matched, least margin 19.84 us" in output
+    # where no measured SM count is enough, the model must say so, too
+    code, output, _ = lut_command(
+        "fit", str(profile), "--card", "data/cards/dgx_spark.yaml", "--budget-us", "200"
+    )
+    assert "3 of 3 cells matched, least margin 0.80 us" in output
+
+
+def test_fit_to_another_allocation_is_refused(lut_command, tmp_path):
+    profile = tmp_path / "profile.csv"
+    profile_of_a_model(profile)
+    text = "# allocation: MCS table 1, 2 layer(s), 14 symbols, 12 DMRS REs, overhead 0\n"
+    profile.write_text(text + profile.read_text())
+    command = ("fit", str(profile), "--card", "data/cards/dgx_spark.yaml")
+    code, _, error = lut_command(*command)
+    assert code == 2
+    assert "allocation: 'MCS table 1, 2 layer(s)" in error
+    assert lut_command(*command, "--layers", "2")[0] == 0
 
 
 def test_convert_shows_what_it_skipped(lut_command, tmp_path):
@@ -81,6 +114,10 @@ def test_convert_shows_what_it_skipped(lut_command, tmp_path):
     [
         (("profile", "--out", "x", "--mcs", "0,40"), "mcs: '0,40'"),
         (("profile", "--out", "x", "--prb", "a"), "prb: 'a'"),
+        (("profile", "--out", "data"), "out: 'data'"),
+        (("profile", "--out", "x", "--repetitions", "0"), "repetitions: 0"),
+        (("profile", "--out", "x", "--layers", "5"), "n_layers: 5"),
+        (("fit", "data/profiles/cpu_numba.csv", "--card", "data/cards/dgx_spark.yaml"), "sm: 1 "),
         (("profile", "--out", "x", "--backend", "fpga"), "backend: 'fpga'"),
         (("fit", "--card", "none.yaml"), "none.yaml: 'no such file'"),
         (("convert", "none.log", "--out", "x", "--sm", "48"), "none.log: 'no such file'"),
@@ -106,39 +143,73 @@ def test_it_starts_as_a_module(root):
     assert "Traceback" not in done.stderr
 
 
-def test_cuda_backend_runs_on_the_simulator(root, tmp_path):
-    """The whole path but the device: partitions, launches, file. No time in it means anything."""
-    card = tmp_path / "card.yaml"
-    spark = (root / "data/cards/dgx_spark.yaml").read_text()
-    card.write_text(spark.replace("GB10 ", "simulator ").replace(": GB10", ": simulator"))
-    out = tmp_path / "cuda.csv"
-    options = [
-        "--mcs",
-        "1",
-        "--prb",
-        "1",
-        "--sm",
-        "8,48",
-        "--iterations",
-        "1",
-        "--repetitions",
-        "1",
-        "--warm-up",
-        "0",
-    ]
-    command = [sys.executable, "-m", "ranloom.lut", "profile", "--backend", "cuda", *options]
-    done = subprocess.run(
-        [*command, "--card", str(card), "--out", str(out)],
+def cuda_profile(root, out, script, *options):
+    """``profile --backend cuda`` of one small block in a process where numba simulates."""
+    small = ["--mcs", "3", "--prb", "1", "--iterations", "1", "--repetitions", "1"]
+    command = ["profile", "--backend", "cuda", *small, "--warm-up", "0", "--out", str(out)]
+    arguments = [*command, *options]
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
         cwd=root,
         env={**os.environ, "NUMBA_ENABLE_CUDASIM": "1"},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def test_cuda_backend_runs_on_the_simulator(root, tmp_path):
+    """The whole path but the device: partitions, launches, file. No time in it means anything."""
+    card = tmp_path / "card.yaml"
+    spark = (root / "data/cards/dgx_spark.yaml").read_text()
+    card.write_text(spark.replace("GB10 ", "simulator ").replace(": GB10", ": simulator"))
+    out = tmp_path / "cuda.csv"
+    script = "from ranloom.lut.__main__ import main; main()"
+    options = ("--sm", "8,48", "--card", str(card), "--schedule", "flooding")
+    done = cuda_profile(root, out, script, *options)
     assert done.returncode == 0, done.stderr
     found = read_measurements(out)
     assert found.sm.tolist() == [8, 48]
     assert "no measurement of any GPU" in found.how["device"]
+    assert found.how["decoder"] == "flooding offset int8, 1 iterations, early stop False"
+
+
+# numba simulates, but the library that knows devices says that there is one
+ON_A_GPU = """
+import os, sys
+import numba.cuda
+del os.environ["NUMBA_ENABLE_CUDASIM"]
+from tests.gpu import fake_cuda_core
+sys.modules.update(fake_cuda_core.modules())
+numba.cuda.external_stream = lambda handle: numba.cuda.stream()
+from ranloom.lut.__main__ import main
+main()
+"""
+
+
+def test_profile_of_a_device_goes_into_the_pipeline_unchanged(root, tmp_path):
+    """``--device auto`` finds the device and its card; the file is a source of the stage."""
+    out = tmp_path / "cuda.csv"
+    done = cuda_profile(root, out, ON_A_GPU, "--device", "auto")
+    assert done.returncode == 0, done.stderr
+    how = read_measurements(out).how
+    assert (how["device"], how["card"]) == ("NVIDIA GB10", "DGX Spark")
+    assert how["repetitions"] == "1 after 0 to warm up"
+
+    document = YAML(typ="safe").load((root / "params.yaml").read_text())
+    block = {**document["profile_lut"], "backend": "import", "source_path": str(out)}
+    params = Params(**block, base={"card": "data/cards/dgx_spark.yaml"})
+    paths = {
+        "card": root / "data/cards/dgx_spark.yaml",
+        "cards": root / "data/cards",
+        "published": root / "data/published/weaver.yaml",
+        "source": out,
+    }
+    assert list(STAGE.check(params, paths)) == []
+    metrics = STAGE.run(params, Inputs(paths), Outputs(STAGE, tmp_path)).metrics
+    assert metrics["provenance"]["measured"] == 1
+    assert pq.read_table(tmp_path / "latency.parquet")["sm"].to_pylist() == list(range(8, 49, 8))
+    assert json.loads((tmp_path / "source.json").read_text())["how"]["device"] == "NVIDIA GB10"
 
 
 @pytest.mark.parametrize(
@@ -146,14 +217,14 @@ def test_cuda_backend_runs_on_the_simulator(root, tmp_path):
     [
         (True, ("--card", "data/cards/h200.yaml"), "device: 'numba CUDA simulator'"),
         (True, (), "needed: a device card for it in data/cards"),
-        (False, (), "needed: a CUDA GPU"),
+        (False, (), "needed: an NVIDIA GPU with its driver"),
     ],
 )
 def test_a_device_that_is_not_the_card_is_refused(
     lut_command, monkeypatch, simulate, args, message
 ):
     monkeypatch.setenv("NUMBA_ENABLE_CUDASIM", "1" if simulate else "0")
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setitem(sys.modules, "cuda.core", None)
     code, _, error = lut_command("profile", "--backend", "cuda", "--out", "x", *args)
     assert code == 2
     assert message in error

@@ -73,7 +73,7 @@ def test_nr_ulsim_counts_what_it_skips():
         "decoding time before any MCS and num_rbs": 1,
         "zero trials": 1,
         "unreadable decoding time": 1,
-        "MCS 25 of another MCS table than 1": 1,
+        "MCS 25 is of MCS table 2, not of table 1": 1,
     }
     assert "first: |__ ULSCH total decoding time              0.00 us" in "\n".join(
         found.skipped.lines()
@@ -107,7 +107,7 @@ def test_block_tests():
     )
     assert [r[:4] for r in rows(found)] == [(15, 106, 48, 81.85)]
     assert {why: n for why, (n, _) in found.skipped.reasons.items()} == {
-        "more than one layer": 1,
+        "another number of layers than 1": 1,
         "no decoding time": 1,
         "another machine": 1,
     }
@@ -115,6 +115,25 @@ def test_block_tests():
         import_oai_block_tests(BLOCKS.splitlines(), OPTIONS, "blocks.csv")
     with pytest.raises(InputError, match="needed columns"):
         import_oai_block_tests(["a,b", "1,2"], OPTIONS, "blocks.csv")
+    in_ms = BLOCKS.replace("decoding_us", "decoding_ms")
+    with pytest.raises(InputError, match=r"'ulsch_decoding_us'.*needed columns"):
+        import_oai_block_tests(in_ms.splitlines(), OPTIONS, "blocks.csv")
+    two_layers = ImportOptions(48, 1.2, machine="Box A", n_layers=2)
+    assert rows(import_oai_block_tests(BLOCKS.splitlines(), two_layers, "b"))[0][3] == 121.25
+
+
+def test_block_tests_that_contradict_themselves():
+    box_a = ImportOptions(48, 1.2, machine="Box A")
+    first = BLOCKS.splitlines()[1]
+    alike = [*BLOCKS.splitlines(), first]
+    assert rows(import_oai_block_tests(alike, box_a, "blocks.csv"))[0][3] == 81.85
+    with pytest.raises(InputError, match=r"mcs, .*'Box A', '20', '15', .* each once, or alike"):
+        import_oai_block_tests([*alike, first.replace("81.85", "90")], box_a, "blocks.csv")
+    # the same block at another SNR is another measurement: the slowest counts
+    found = import_oai_block_tests(
+        [*alike, first.replace("A,20", "A,25").replace("81.85", "90")], box_a, "blocks.csv"
+    )
+    assert rows(found)[0][3] == 90.0
 
 
 def test_srsran_finds_the_mcs_from_the_size():
@@ -138,6 +157,7 @@ def test_formats_are_told_apart():
     assert detect_format(BLOCKS) == "oai_block_tests"
     assert detect_format(PUSCH) == "srsran"
     assert detect_format("# a\nmcs,prb,sm,p50_us,p99_us\n") == "csv"
+    assert detect_format("\nMCS, PRB, sm, p50_us, p99_us\n") == "csv"
     assert detect_format("hello\n") is None
 
 
@@ -213,3 +233,15 @@ def test_missing_or_unknown_file_is_refused(tmp_path):
         import_profile(write(tmp_path, "hello\n"), OPTIONS)
     with pytest.raises(InputError, match="allowed formats"):
         import_profile(write(tmp_path, CSV), OPTIONS, form="xml")
+
+
+def test_profiles_of_spreadsheets_are_read(tmp_path):
+    """A byte order mark, capitals, blanks, an empty line, further columns."""
+    path = tmp_path / "profile.csv"
+    text = (
+        "\ufeff# device: Box A\n\nMCS, PRB, SM, p50_us, p99_us, note\n 5, 25, 8, 300, 350, slow\n"
+    )
+    path.write_text(text, encoding="utf-8")
+    found = import_profile(path, OPTIONS)
+    assert rows(found) == [(5, 25, 8, 300.0, 350.0, 1)]
+    assert found.measurements.how["device"] == "Box A"

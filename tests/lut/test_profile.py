@@ -13,13 +13,14 @@ from ranloom.lut.importers import ImportOptions
 from ranloom.lut.measurements import from_cells, write_measurements
 from ranloom.lut.profile import ProfileRequest
 from ranloom.lut.table import INFEASIBLE, PROVENANCES
-from ranloom.nr.segmentation import work_table
+from ranloom.nr.tbs import Allocation
 
 
 @pytest.fixture(scope="module")
 def wanted(root):
     return ProfileRequest(
-        work=work_table(273),
+        allocation=Allocation(1, 1, 14, 12, 0),
+        max_prb=273,
         card=load_card(root / "data" / "cards" / "dgx_spark.yaml"),
         budget_us=800.0,
         percentile=99,
@@ -113,8 +114,11 @@ def test_median_budget_is_looser(wanted):
 
 def test_published_backend_refuses_another_card(wanted, root):
     other = dataclasses.replace(wanted, card=load_card(root / "data" / "cards" / "h200.yaml"))
-    with pytest.raises(InputError, match="backend published: card: 'H200'"):
+    with pytest.raises(InputError, match=r"backend published: card, MCS table: \('H200', 1\)"):
         BACKENDS["published"](other)
+    table2 = dataclasses.replace(wanted, allocation=Allocation(2, 1, 14, 12, 0))
+    with pytest.raises(InputError, match=r"\('DGX Spark', 2\)"):
+        BACKENDS["published"](table2)
 
 
 def test_damaged_published_file_is_refused(wanted, tmp_path):
@@ -151,7 +155,7 @@ def test_a_lucky_measurement_makes_no_promise(wanted):
         (1, 10, 48): (900.0, 950.0, 50),
         (2, 10, 48): (700.0, 800.0, 50),  # exactly the budget
     }
-    found = measured_cells(from_cells(cells, "measured", {}), wanted)
+    found = measured_cells(from_cells(cells, "measured", {}), wanted.card, 29, 800.0)
     assert found.mcs.tolist() == [0, 1, 2]
     assert found.min_sm.tolist() == [24, INFEASIBLE, 48]
 
@@ -162,7 +166,7 @@ def test_a_lucky_measurement_makes_no_promise(wanted):
 )
 def test_points_that_do_not_fit_are_refused(wanted, cell, message):
     with pytest.raises(InputError, match=message):
-        measured_cells(from_cells({cell: (1.0, 2.0, 1)}, "measured", {}), wanted)
+        measured_cells(from_cells({cell: (1.0, 2.0, 1)}, "measured", {}), wanted.card, 29, 800.0)
 
 
 def test_a_simulated_profile_is_no_measurement(wanted, tmp_path):
@@ -171,3 +175,32 @@ def test_a_simulated_profile_is_no_measurement(wanted, tmp_path):
     write_measurements(path, from_cells({(0, 10, 8): (9.0, 9.0, 1)}, "measured", how))
     with pytest.raises(InputError, match=r"device: 'numba CUDA simulator.*needed: a measurement"):
         BACKENDS["import"](dataclasses.replace(wanted, source_path=path))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "allowed"),
+    [
+        ("card", "H200", "DGX Spark"),
+        ("allocation", Allocation(1, 2, 14, 12, 0).describe(), r"MCS table 1, 1 layer\(s\)"),
+    ],
+)
+def test_a_profile_of_something_else_is_refused(wanted, tmp_path, key, value, allowed):
+    path = tmp_path / "other.csv"
+    cells = {(0, 10, 8): (9.0, 9.0, 1)}
+    write_measurements(path, from_cells(cells, "measured", {key: value}))
+    with pytest.raises(InputError, match=f"{key}: '.*needed: {allowed}"):
+        BACKENDS["import"](dataclasses.replace(wanted, source_path=path))
+
+
+def test_what_a_log_lacks_is_carried_along(wanted, tmp_path):
+    log = tmp_path / "run.log"
+    log.write_text(
+        "[ULSIM]: num_rbs: 25\n[ULSIM]: MCS: 9, mod order: 2, code_rate: 6790\n"
+        "|__ ULSCH total decoding time  0.00 us (0 trials)\n"
+        "|__ ULSCH total decoding time  300.00 us (10 trials)\n"
+    )
+    profile = BACKENDS["import"](dataclasses.replace(wanted, source_path=log))
+    assert profile.how == {"source": "run.log", "sm": "48", "p99_over_mean": "1.13 (assumed)"}
+    assert profile.skipped == (
+        "1 x zero trials, first: |__ ULSCH total decoding time  0.00 us (0 trials)",
+    )

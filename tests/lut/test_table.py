@@ -47,6 +47,28 @@ def test_a_query_is_never_optimistic(points, mcs, prb):
 
 
 @settings(deadline=None)
+@given(
+    data=st.data(),
+    rows=st.lists(st.integers(0, 9), min_size=2, max_size=4, unique=True).map(sorted),
+    columns=st.lists(st.integers(1, 40), min_size=2, max_size=5, unique=True).map(sorted),
+)
+def test_between_the_points_of_a_grid_no_corner_needs_more(data, rows, columns):
+    """Ceiling interpolation: at least all four profiled corners around a query."""
+    values = st.sampled_from([*LEVELS, INFEASIBLE])
+    profiled = {(m, p): data.draw(values) for m in rows for p in columns}
+    points = [(m, p, sm) for (m, p), sm in profiled.items()]
+    lut = Lut.from_cells(cells(points), n_mcs=10, carrier_prb=40, sm_count=48)
+    mcs = data.draw(st.integers(rows[0], rows[-1]))
+    prb = data.draw(st.integers(columns[0], columns[-1]))
+    corners = [
+        profiled[m, p]
+        for m in (max(r for r in rows if r <= mcs), min(r for r in rows if r >= mcs))
+        for p in (max(c for c in columns if c <= prb), min(c for c in columns if c >= prb))
+    ]
+    assert int(lut.min_sm[mcs, prb]) >= max(corners)
+
+
+@settings(deadline=None)
 @given(points=profiles())
 def test_envelope_is_monotone_and_no_larger_than_needed(points):
     lut = Lut.from_cells(cells(points), n_mcs=10, carrier_prb=40, sm_count=48)

@@ -9,12 +9,22 @@ import pytest
 
 from ranloom.errors import InputError
 from ranloom.mac.bar import Limits, judge
-from ranloom.mac.calibrate import Trial, choose, run_trials, settings
+from ranloom.mac.calibrate import (
+    Bench,
+    Search,
+    Trial,
+    choose,
+    objectives,
+    pareto,
+    search,
+    settings,
+)
 from ranloom.mac.cell import run_cell
 from ranloom.mac.config import PlantConfig
 from ranloom.mac.controllers.weaver import WeaverParams
 from ranloom.mac.lut_calibration import (
     LoadTest,
+    added_misses_pct,
     calibrate_budgets,
     level_budgets,
     with_budgets,
@@ -68,6 +78,17 @@ def test_budgets_that_fail_are_lowered(model_of: ModelOf) -> None:
     np.testing.assert_array_equal(calibrate_budgets(apart, QUICK, 1), profiled)
 
 
+def test_misses_under_an_extreme_channel(model_of: ModelOf) -> None:
+    """None with a table that holds; many if the table promises more than the GPU does."""
+    assert added_misses_pct(model_of(), WeaverParams(), QUICK, 1) == (0.0, 0.0)
+    slow = model_of(plant=PlantConfig(k_us_sm=4.0))  # the table was made for 2.332
+    overdue, long = added_misses_pct(slow, WeaverParams(), QUICK, 1)
+    assert long > 0.0
+    budgets = calibrate_budgets(slow, QUICK, 1)
+    mended = replace(slow, tables=with_budgets(slow.tables, budgets))
+    assert added_misses_pct(mended, WeaverParams(), QUICK, 1)[0] <= max(overdue, 0.05)
+
+
 def test_bad_load_tests() -> None:
     with pytest.raises(InputError, match=r"lut_test\.n_ue"):
         LoadTest(n_ue=0)
@@ -106,11 +127,45 @@ def test_the_rule() -> None:
     assert choose([*tie[1:], _trial(published, "a", transitions=101)], published).params == calm
 
 
+def test_the_front() -> None:
+    a, b, c, d = (
+        (0.1, 2.0, 5.0, 0.0),
+        (0.2, 1.0, 5.0, 0.0),
+        (0.2, 2.0, 5.0, 0.0),
+        (0.3, 0.0, 9.0, 1.0),
+    )
+    assert pareto([a, b, c, d]) == [True, True, False, True]
+    assert pareto([a, a, c]) == [True, True, False]
+
+
+def test_objectives_are_those_of_the_worst_load() -> None:
+    own = [
+        _trial(WeaverParams(), "a", transitions=100, mean_sm=10.1, delay_p95_ms=130.0),
+        _trial(WeaverParams(), "b", transitions=500, mean_sm=9.0, harq_met_pct=99.7),
+    ]
+    assert objectives(own) == pytest.approx((0.5, 1.0, 30.0, 0.2))
+
+
 def test_trials_share_their_reference(model: CellModel) -> None:
     arrivals = bursts(2, 2 * S, seed=4, bytes_each=90_000, every_us=200_000)
     load = Scenario("load", 0, arrivals, constant([28.0, 24.0], 2 * S))
-    candidates = settings(WeaverParams(), [8192, 131072], [30])
-    trials = run_trials(model, [("load", load)], candidates, Limits(), 1)
-    assert [t.params for t in trials] == candidates
-    assert len({t.noctrl for t in trials}) == 1
-    assert trials[0].kpis.transitions != trials[-1].kpis.transitions
+    bench = Bench(model, [("load", load)], Limits(), 1)
+    few, many = (
+        bench.try_setting(s)[0]
+        for s in settings(WeaverParams(patience=15), [8192, 131072], [15])[::2]
+    )
+    assert few.noctrl == many.noctrl
+    assert few.kpis.transitions != many.kpis.transitions
+    space = Search(6, (8192, 131072), (5, 60), (8, 16))
+    published = WeaverParams(prb_tolerance=9)
+    found = search(bench, published, space, 3)
+    assert len(found) == 6
+    assert all(t.params.prb_tolerance == 9 and t.params.step_sm in (8, 16) for t in found)
+    assert all(8192 <= t.params.backlog_threshold_bytes <= 131072 for t in found)
+    assert [t.params for t in search(bench, published, space, 3)] == [t.params for t in found]
+    assert search(bench, published, Search(0, (1, 2), (1, 2), (8,)), 3) == []
+
+
+def test_bad_search() -> None:
+    with pytest.raises(InputError, match=r"search\.patiences"):
+        Search(3, (1, 2), (5, 2), (8,))

@@ -9,16 +9,23 @@ import pytest
 
 from ranloom.mac.background import capacity_mbps, served_mbps
 from ranloom.mac.bar import Limits, judge
+from ranloom.mac.config import PlantConfig
 from ranloom.mac.controllers.registry import ControllerSpec
 from ranloom.mac.kpis import CellKpis, cell_kpis, ue_kpis
 from ranloom.mac.model import CellModel
+from ranloom.mac.offline import fewest_transitions, problem_of
+from ranloom.mac.shared_gpu import summed
 from ranloom.mac.simulate import CellRun, simulate
 from ranloom.mac.sites import peak_overlap, peak_spare
 from ranloom.mac.tables import (
     busiest_window,
     cell_columns,
+    distribution_columns,
+    offline_columns,
+    performance_columns,
     reservation_columns,
     scenario_columns,
+    shared_gpu_columns,
     stack,
     timeline_columns,
     ue_kpi_columns,
@@ -184,3 +191,37 @@ def test_sites() -> None:
     columns["offered_mbps"] = np.tile([[1, 8, 1, 9, 9, 1]], 2).ravel().astype(float)
     # site 0 peaks in hour 1, where site 1 does too; site 1 in hours 0 and 1, site 0 in one of them
     assert peak_overlap(columns, "weaver") == pytest.approx((1.0 + 0.5) / 2)
+
+
+def test_distributions(run: CellRun) -> None:
+    columns = distribution_columns("test", run, PlantConfig(), 800.0)
+    of_kind = {kind: columns["kind"] == kind for kind in ("delay", "margin", "prb_mcs")}
+    for kind in ("margin", "prb_mcs"):
+        assert columns["share"][of_kind[kind]].sum() == pytest.approx(1.0)
+    for ue in range(2):
+        own = of_kind["delay"] & (columns["ue"] == ue)
+        delays = run.packet_delay_us[(run.packet_ue == ue) & (run.packet_delay_us >= 0)] / 1e3
+        x, share = columns["x"][own], columns["share"][own]
+        assert (np.diff(x) >= 0).all()
+        for at in (5, 15):
+            later = (delays > x[at]).mean()
+            assert later == pytest.approx(share[at], abs=0.02)
+    # noctrl reserves what the table asks for: every decode keeps the budget
+    assert columns["x"][of_kind["margin"]].min() >= -25.0
+    rounds = columns["share"][columns["kind"] == "harq_round"]
+    assert rounds[0] + rounds[1] == pytest.approx(1.0)
+    assert 0.0 <= rounds[2] < 0.01
+
+
+def test_the_yardstick_and_shared_gpus_as_rows(model: CellModel, run: CellRun) -> None:
+    few = fewest_transitions(problem_of(run, model, 10.0), 1.05 * run.mean_sm, steps=4)
+    rows = offline_columns("test", {10.0: few}, run.ul_slots)
+    assert rows["within"].sum() == 1
+    chosen = int(np.flatnonzero(rows["within"])[0])
+    assert rows["transitions"][chosen] == few.plan.transitions
+    assert rows["mean_sm"][chosen] <= 1.05 * run.mean_sm
+    shared = shared_gpu_columns("noctrl", "summed", summed([run, run], 48))
+    assert shared["cells"].tolist() == [2]
+    assert shared["mean_sm"][0] == pytest.approx(2 * run.mean_sm)
+    measured = performance_columns("test", 0, run)
+    assert len(measured["measurement"]) == 2 * 5 + 7

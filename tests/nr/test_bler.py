@@ -145,21 +145,6 @@ def test_fit_recovers_known_curves(tmp_path):
     assert len(origins) == len(fitted) == 29 * 5
 
 
-def test_curves_of_this_decoder_lie_a_little_above_the_shipped_ones(root):
-    """Min-sum with ten iterations against the belief propagation of the source tables."""
-    ours, shipped = (
-        bler_curves(root / "data" / "bler" / name, 1)
-        for name in ("decoder_table1.csv", "table1.csv")
-    )
-    mcs = np.arange(29)
-    for size in (500, 1000, 2000, 8448):
-        bits = np.full(29, size)
-        apart = ours.at(mcs, bits)[0] - shipped.at(mcs, bits)[0]
-        assert apart.mean() == pytest.approx(0.32, abs=0.02)
-        assert apart.min() > -0.05
-        assert apart.max() < 0.8
-
-
 @pytest.mark.parametrize(
     ("edit", "message"),
     [

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from pipeline.registry import Registry, discover
 from pipeline.store import Store
 from tests.pipeline import toy_chain
-from tests.pipeline.workbench import SOURCES, Project
+from tests.pipeline.workbench import SOURCES, Project, clean_environment
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,14 +26,9 @@ class Toy:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.env = {
-            k: v for k, v in os.environ.items() if k not in ("RANLOOM_STORE", "RANLOOM_TRACKING")
-        }
+        self.env = clean_environment(root.parent)
         self.env["PYTHONPATH"] = str(ROOT)
         self.env["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-        for who in ("AUTHOR", "COMMITTER"):
-            self.env[f"GIT_{who}_NAME"] = "toy"
-            self.env[f"GIT_{who}_EMAIL"] = "toy@example.org"
 
     def run(self, *command: str, check: bool = True, **env: str) -> subprocess.CompletedProcess:
         """Run a command in the project."""
@@ -60,7 +55,7 @@ class Toy:
     def commit(self) -> None:
         """Commit everything to git."""
         self.run("git", "add", "-A")
-        self.run("git", "commit", "-qm", "state", check=False)
+        self.run("git", "commit", "-qm", "state", "--allow-empty")
 
     def set_param(self, key: str, value: Any) -> None:
         """Change one parameter."""

@@ -13,7 +13,9 @@ import pytest
 
 from pipeline.fingerprint import Pipeline, fingerprint
 from pipeline.store import store_folder
+from pipeline.tracking import stage_run
 from tests.pipeline.conftest import Toy
+from tests.pipeline.toy_chain import STAGES
 
 
 def sync(toy) -> dict:
@@ -41,6 +43,9 @@ def test_repro_force_and_reverted_params(toy) -> None:
     assert first == {("make", "FINISHED"): 1, ("sum", "FINISHED"): 1}
     (parent,) = toy.runs("pipeline")
     assert parent.info.status == "FINISHED"
+    assert parent.info.run_name.startswith("chain-")
+    assert parent.data.params["sum.factor"] == "2.0"
+    assert parent.data.params["make.nested.list"] == "[1, 2.5]"
     assert parent.data.metrics == {"make.total": 0.01, "sum.total": pytest.approx(20.0 / 20 * 6)}
 
     ids = {r.data.tags["ranloom.stage"]: r.info.run_id for r in toy.runs("stage")}
@@ -108,6 +113,7 @@ def test_sync_rebuilds_a_deleted_store(toy, tmp_path: Path) -> None:
     shutil.move(toy.root / "mlruns", tmp_path / "old" / "mlruns")
     report = sync(toy)
     assert set(report["created"]) == {"make", "sum"}
+    assert (toy.root / "mlruns" / ".gitignore").exists()
     again = sync(toy)
     assert again["created"] == []
     assert set(again["present"]) == {"make", "sum"}
@@ -190,3 +196,40 @@ def test_a_broken_store_costs_no_result(toy) -> None:
     done = toy.repro()
     assert "results are kept" in done.stderr
     assert (toy.root / "outs" / "sum" / "series.parquet").exists()
+
+
+def test_two_workspaces_that_execute_the_same_log_it_once(toy, tmp_path: Path, monkeypatch) -> None:
+    """A sweep meets it at once: its points share the first stages."""
+    toy.repro()
+    twin = tmp_path / "twin"
+    shutil.copytree(toy.root, twin, ignore=shutil.ignore_patterns("mlruns"))
+    monkeypatch.setenv("RANLOOM_STORE", str(toy.root / "mlruns"))
+    for root in (toy.root, twin):
+        Toy(root).set_param("sum.factor", 5.0)
+    with stage_run(toy.root, STAGES, "sum") as first:
+        assert first.run_id is not None
+        with stage_run(twin, STAGES, "sum") as second:
+            assert second.run_id is None
+            second("progress", 1.0, 1)
+            second.finish()
+        assert toy.store().client.get_run(first.run_id).info.status == "RUNNING"
+        first.finish()
+    assert by_stage(toy.runs("stage"))[("sum", "FINISHED")] == 2
+
+
+def test_a_parent_ends_as_the_worst_of_its_stages(toy) -> None:
+    """Also when the stage that failed was not the last to end; a second try makes it good."""
+    store = toy.store()
+    parent = store.create("chain", {"ranloom.kind": "pipeline"}).info.run_id
+    tags = {"mlflow.parentRunId": parent, "ranloom.kind": "stage"}
+    a, b = (store.create(n, {**tags, "ranloom.stage": n}).info.run_id for n in ("make", "sum"))
+    store.fail(a, "FAILED", "broke")
+    store.close_parent(parent)
+    assert store.client.get_run(parent).info.status == "RUNNING"
+    store.terminate(b, "FINISHED")
+    store.close_parent(parent)
+    assert store.client.get_run(parent).info.status == "FAILED"
+    again = store.create("make", {**tags, "ranloom.stage": "make"}).info.run_id
+    store.terminate(again, "FINISHED")
+    store.close_parent(parent)
+    assert store.client.get_run(parent).info.status == "FINISHED"

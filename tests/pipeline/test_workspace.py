@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import pytest
 
@@ -11,6 +12,7 @@ from pipeline.params import RefusedError, load
 from pipeline.registry import Registry
 from pipeline.stage import File, FromParam, Result, Stage, StageParams
 from pipeline.store import store_folder
+from pipeline.tracking import git_tags
 
 
 class Params(StageParams):
@@ -63,7 +65,7 @@ def test_a_preset_overlays_the_parameters(tree) -> None:
     assert "# mine" in (place / "params.yaml").read_text()
     assert params(tree)["size"] == 10
     names = {entry.name for entry in place.iterdir()}
-    assert names == {".dvc", ".dvcignore", "params.yaml", "dvc.yaml", "data", "presets"}
+    assert names == {".dvc", ".dvcignore", "params.yaml", "dvc.yaml", "data", "presets", "mlruns"}
     assert not (place / "outs").exists()
 
 
@@ -158,3 +160,22 @@ def test_running_a_preset_leaves_the_main_results(built) -> None:
     assert (built.root / "dvc.lock").read_bytes() == lock
     assert built.run("git", "status", "--porcelain").stdout == ""
     assert quick.reproduced() == []
+
+
+def test_edited_sources_show_in_a_workspace(built) -> None:
+    """Its files are links into the main tree, where git sees the edit."""
+    built.ranloom("run", "--preset", "quick")
+    quick = built.root / ".ranloom" / "quick"
+    assert git_tags(quick)["ranloom.git.dirty"] == "false"
+    built.edit("ranloom/unused.py", '"""', '"""Edited. ')
+    assert git_tags(quick)["ranloom.git.dirty"] == "true"
+
+
+def test_a_preset_shares_the_store_also_when_that_was_deleted(tree) -> None:
+    shutil.rmtree(tree / "mlruns", ignore_errors=True)
+    place = workspace.place(tree, REGISTRY, "small", {})
+    assert (place / "mlruns").resolve() == (tree / "mlruns").resolve()
+    (place / "mlruns").unlink()
+    (place / "mlruns").mkdir()
+    with pytest.raises(RefusedError, match="mlruns"):
+        workspace.place(tree, REGISTRY, "small", {})

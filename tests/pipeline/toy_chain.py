@@ -92,6 +92,7 @@ def main(name: str) -> None:
     params = YAML(typ="safe", pure=True).load(root / "params.yaml")[name]
     folder = root / "outs" / name
     lifetime.die_with_parent()
+    lifetime.exit_on_terminate()
     with tracking.stage_run(root, STAGES, name) as live:
         live("progress", 0.5, 1)
         print(f"{name} is at work", flush=True)

@@ -20,24 +20,34 @@ SOURCES = Path(__file__).resolve().parent / "toy_project"
 CLI = "from stages.__main__ import ranloom; ranloom()"
 
 
+def clean_environment(folder: Path) -> dict[str, str]:
+    """Environment without the user's settings: a git hook's ``GIT_DIR`` would lead git elsewhere.
+
+    Args:
+        folder: where DVC keeps what it shares between projects.
+    """
+    foreign = ("RANLOOM_", "DVC_", "GIT_")
+    env = {k: v for k, v in os.environ.items() if not k.startswith(foreign)}
+    env |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    env |= {f"GIT_{who}_NAME": "toy" for who in ("AUTHOR", "COMMITTER")}
+    env |= {f"GIT_{who}_EMAIL": "toy@example.org" for who in ("AUTHOR", "COMMITTER")}
+    env["DVC_SITE_CACHE_DIR"] = str(folder / "dvc-site")
+    return env
+
+
 class Project:
     """A folder with its own stages and the real pipeline, under git and DVC."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        keep = {k: v for k, v in os.environ.items() if not k.startswith(("RANLOOM_", "DVC_"))}
         self.env = {
-            **keep,
+            **clean_environment(root.parent),
             "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
             "PYTHONPATH": str(root),
             "RANLOOM_TRACKING": "off",
-            "DVC_SITE_CACHE_DIR": str(root.parent / "dvc-site"),
             "NO_COLOR": "1",
             "COLUMNS": "200",
         }
-        for who in ("AUTHOR", "COMMITTER"):
-            self.env[f"GIT_{who}_NAME"] = "toy"
-            self.env[f"GIT_{who}_EMAIL"] = "toy@example.org"
 
     @classmethod
     def create(cls, root: Path) -> Project:

@@ -11,6 +11,8 @@ from matplotlib.figure import Figure
 from ranloom.report import style
 from ranloom.report.page import Grid, Headline, Picture, Section, cell, write
 
+TEMPLATE = Path(__file__).resolve().parents[2] / "ranloom" / "report" / "page.html.j2"
+
 
 def figure() -> Figure:
     drawn = Figure(figsize=(3, 2))
@@ -29,7 +31,9 @@ def page(folder: Path) -> str:
         ("a note",),
     )
     with style.styled():
-        write(folder / "index.html", folder, "T", "lead", [Headline("1", "one")], [section])
+        write(
+            folder / "index.html", folder, TEMPLATE, "T", "lead", [Headline("1", "one")], [section]
+        )
     return (folder / "index.html").read_text(encoding="utf-8")
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from ranloom.errors import InputError
 from ranloom.gpu.card import Card, load_card
+from ranloom.spare.admission import Headroom, admit
 from ranloom.spare.budget import Reservation, from_changes
 from ranloom.spare.gemm import Gemm, TileModel, Tiling
 from ranloom.spare.mechanism import Mechanism
@@ -77,8 +78,11 @@ def test_rebinding_costs_its_time_and_mps_more(card: Card) -> None:
 
 @pytest.mark.parametrize("restart", RESTARTS)
 def test_restart_keeps_what_it_says(card: Card, restart: Restart) -> None:
-    """Changes every 3 slots; a unit of 2 products takes 4 slots, a product 2."""
-    trace = from_changes(np.arange(0, 300, 3), np.tile([16, 16], 50), 300, SLOT_US, sm_max=48)
+    """Changes every 3 slots; a unit of 2 products takes 4 slots, a product 2.
+
+    16 and 12 reserved SMs leave the same partition, 32.
+    """
+    trace = from_changes(np.arange(0, 300, 3), np.tile([16, 12], 50), 300, SLOT_US, sm_max=48)
     instant = replace(GREEN, reconfiguration_us=0.0)
     unit = gemm_chain("c", length=2, m=128 * 32, n=128 * 10, k=1024, restart=restart)
     done = run(trace, card, unit, 100.0, instant)
@@ -148,3 +152,73 @@ def test_tile_that_fits_no_slot_is_refused(card: Card) -> None:
             gemm_chain("c", length=1, m=128, n=128, k=1024, restart="tile"),
             600.0,
         )
+
+
+def violations_slot_by_slot(
+    trace: Reservation, wave_us: float, mechanism: Mechanism, factor: np.ndarray
+) -> list[float]:
+    """How long each growth finds a tile on the RAN's SMs, from a plain walk over all waves."""
+    by_slot = np.repeat(np.arange(trace.start_slot.size), trace.slots)
+    found, last_us, outage_us = [], 0.0, 0.0
+    for slot, interval in enumerate(by_slot):
+        if slot and interval != by_slot[slot - 1]:
+            if trace.sm[interval] > trace.sm[interval - 1] and last_us > 0.0:
+                # The wave that ran last began at its end less its predicted time.
+                really_ends_us = last_us - wave_us + wave_us * factor[interval]
+                found.append(max(0.0, really_ends_us - SLOT_US))
+            outage_us = mechanism.outage_us
+        now_us = min(outage_us, SLOT_US)
+        outage_us -= now_us
+        last_us = 0.0
+        headroom = Headroom(SLOT_US, 1e12, 48 - int(trace.sm[interval]))
+        while admit(wave_us, 0.0, headroom.after(now_us)):
+            now_us += wave_us
+            last_us = now_us
+    return [us for us in found if us > 0.0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_violations_are_those_of_a_plain_walk(card: Card, seed: int) -> None:
+    trace = random_trace(seed, n_slots=1500, rate=0.2)
+    kept = np.concatenate([[True], np.diff(trace.sm) != 0])
+    trace = from_changes(trace.start_slot[kept], trace.sm[kept], 1500, SLOT_US, sm_max=48)
+    chain = gemm_chain("c", length=8, m=128 * 960, n=128, k=1024, restart="tile")
+    for wave_us, mechanism in (
+        (47.0, GREEN),
+        (110.0, GREEN),
+        (110.0, replace(GREEN, reconfiguration_us=700.0)),
+    ):
+        model = model_with_wave(card, wave_us)
+        done = replay(trace, chain, mechanism, model, TILING, jitter_sigma=0.6, seed=seed)
+        # The same draws: one a change of the trace.
+        rng = np.random.default_rng(np.random.SeedSequence([seed, trace.start_slot.size]))
+        factor = np.exp(0.6 * rng.standard_normal(trace.start_slot.size))
+        expected = violations_slot_by_slot(trace, wave_us, mechanism, np.minimum(factor, 2.0))
+        assert done.violations == len(expected) > 5
+        assert done.violation_us == pytest.approx(sum(expected))
+        assert done.max_violation_us == pytest.approx(max(expected))
+        assert done.max_violation_us <= wave_us
+
+
+def test_without_admission_by_the_slot_every_growth_meets_a_tile(card: Card) -> None:
+    rising = from_changes(np.arange(5), np.array([8, 16, 24, 32, 40]), 5, SLOT_US, sm_max=48)
+    chain = gemm_chain("c", length=8, m=128 * 960, n=128, k=1024, restart="tile")
+    model = model_with_wave(card, 120.0)
+    options = {"jitter_sigma": 0.0, "seed": 0}
+    assert replay(rising, chain, GREEN, model, TILING, **options).violations == 0
+    done = replay(rising, chain, GREEN, model, TILING, slot_bounded=False, **options)
+    # Waves end at 600, then after 100 us carried and 10 us of binding at 590, 580 and 570 us.
+    assert done.violations == 4
+    assert done.violation_us == pytest.approx(100 + 90 + 80 + 70)
+    # 5 waves before each change, the last of which belongs to the slot that it began in.
+    tiles = 5 * 40 + 4 * 32 + 4 * 24 + 4 * 16 + 4 * 8
+    assert done.executed_flops == pytest.approx(tiles * 2 * 128 * 128 * 1024)
+
+
+def test_executed_counts_what_started_over(card: Card) -> None:
+    """A unit takes 4 slots, a change comes every 3: all of it is done in vain."""
+    trace = from_changes(np.arange(0, 300, 3), np.tile([16, 12], 50), 300, SLOT_US, sm_max=48)
+    unit = gemm_chain("c", length=2, m=128 * 32, n=128 * 10, k=1024, restart="unit")
+    done = run(trace, card, unit, 100.0, replace(GREEN, reconfiguration_us=0.0))
+    assert done.useful_flops.sum() == 0.0
+    assert done.executed_flops == pytest.approx(unit.flops * 300 / 4)

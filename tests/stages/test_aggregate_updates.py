@@ -63,6 +63,7 @@ def run(root: Path, rates: Path, folder: Path, **changes: Any):
         "topology": root / values.topology_path,
         "text": root / values.quality.text_path,
         "walk": root / values.ue.walk_path,
+        "trace": root / values.rates.trace_path,
     }
     assert list(check(values, files)) == []
     return STAGE.run(values, Inputs(files), Outputs(STAGE, folder))
@@ -229,3 +230,27 @@ def test_a_cell_that_carries_nothing_is_named(root: Path, rates: Path, tmp_path:
         run(root, tmp_path / "idle.parquet", tmp_path / "out")
     with pytest.raises(InputError, match="no update counted"):
         run(root, rates, tmp_path / "out", **{"jobs.0.model": "opt-66b", "jobs.0.rank": 512})
+
+
+def test_uploads_may_follow_a_recorded_trace(root: Path, rates: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "driving.csv"
+    trace.write_text("seq_num,A_throughput_mbps,B_throughput_mbps\n0,100,50\n1,200,50\n")
+    changes = {"rates.source": "trace", "rates.trace_share": 0.1}
+    values = parameters.build(STAGE, document(root, **changes))
+    files = {
+        "rates": tmp_path / "not-read.parquet",
+        "topology": root / values.topology_path,
+        "text": root / values.quality.text_path,
+        "walk": root / values.ue.walk_path,
+        "trace": trace,
+    }
+    done = STAGE.run(values, Inputs(files), Outputs(STAGE, tmp_path / "outs"))
+    assert done.metrics["weight_conserved"]
+    # Six UEs of 16.8 MB share 5 to 20 Mbit/s: none can be done within 16.8 MB / 20 Mbit/s.
+    seconds = pq.read_table(tmp_path / "outs/updates.parquet").column("upload_s").to_pylist()
+    arrived = [value for value in seconds if value is not None]
+    assert arrived
+    assert min(arrived) >= 16_777_216 * 8 / 20e6
+    trace.write_text("seq_num,A_throughput_mbps\n0,fast\n")
+    faults = list(check(values, files))
+    assert [str(trace) in fault.where for fault in faults] == [True]

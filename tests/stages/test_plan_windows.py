@@ -55,6 +55,13 @@ def document(root: Path, **changes: Any) -> dict[str, Any]:
         "sweep.setup_s": [0.02, 10],
         "sweep.packet_share": [0.001, 0.1],
         "sweep.jobs": [1],
+        "sweep.rank_factor": [1, 4],
+        "sweep.gnbs": [3],
+        "jitter.sd_s": [20],
+        "jitter.draws": 1,
+        "training.stages": 3,
+        "training.sync_s": 20,
+        "training.period_s": 100,
         "packet_share": 0.0005,
     }
     for key, value in (small | changes).items():
@@ -117,7 +124,7 @@ def test_metrics_of_every_strategy_and_the_headline(done: tuple[Result, Path]) -
     assert metrics["sweep"]["break_even_max_error_pct"] < 0.1
     parts = metrics["sweep"]
     assert (
-        parts["pays_deadline"] + parts["pays_speed"] + parts["pays_nothing"] == parts["points"] == 4
+        parts["pays_deadline"] + parts["pays_speed"] + parts["pays_nothing"] == parts["points"] == 8
     )
 
 
@@ -142,10 +149,49 @@ def test_tables_agree_with_the_metrics(done: tuple[Result, Path]) -> None:
     assert table[0]["energy_kj"] == metrics["per_ue_packet"]["energy_kj"]
 
 
-def test_calendar_is_a_tapi_document_of_the_selective_plan(done: tuple[Result, Path]) -> None:
+def test_calendar_is_a_tapi_document_of_both_workloads(done: tuple[Result, Path]) -> None:
     parsed = TapiDocument.model_validate(json.loads((done[1] / "calendar.json").read_text()))
     services = parsed.context.connectivity.connectivity_service
-    assert len(services) == done[0].metrics["aggregate_selective"]["setups"]
+    metrics = done[0].metrics["both_workloads"]
+    assert len(services) == metrics["setups"]
+    lit = pq.read_table(done[1] / "windows.parquet").to_pylist()
+    assert sum(row["strategy"] == "both_workloads" for row in lit) == metrics["setups"]
+
+
+def test_training_shares_the_calendar(done: tuple[Result, Path]) -> None:
+    metrics = done[0].metrics["both_workloads"]
+    rows = pq.read_table(done[1] / "training.parquet").to_pylist()
+    # Five batches end before 500 s less the sum; three stages, up and down; one copy of layers.
+    assert len(rows) == metrics["training_demands"] == 4 * 3 * 2 + 1
+    # OPT-1.3B: 24 layers of 50,358,272 parameters; two layers at 14 bytes move.
+    assert rows[-1]["demand_id"] == "copy/0"
+    assert rows[-1]["bytes"] == 2 * 50_358_272 * 14
+    middle = [row for row in rows if row["demand_id"].startswith("sync/0/1/")]
+    assert {row["bytes"] for row in middle} == {8 * 50_358_272 * 2}
+    assert metrics["flows"] == len(rows) + 12
+    missed = sum(row["bytes"] for row in rows if row["mode"] == "missed")
+    assert missed == metrics["training_missed_bytes"] == 0
+
+
+def test_replanning_and_jitter_are_reported(done: tuple[Result, Path]) -> None:
+    metrics, folder = done[0].metrics, done[1]
+    for event in ("slip", "setup_failure", "fibre_cut"):
+        found = metrics["replan"][event]
+        assert found["never_worse"]
+        assert found["missed_bytes"] <= found["kept_missed_bytes"]
+    assert metrics["replan"]["setup_failure"]["replannings"] > 0
+    (row,) = pq.read_table(folder / "jitter.parquet").to_pylist()
+    assert 0 <= row["replanned_missed_pct"] <= row["kept_missed_pct"] <= row["kept_worst_pct"]
+    assert row["kept_missed_pct"] == metrics["jitter"]["kept_missed_pct"] > 0
+
+
+def test_the_map_has_every_fibre_and_the_light_on_it(done: tuple[Result, Path]) -> None:
+    rows = pq.read_table(done[1] / "links.parquet").to_pylist()
+    mine = [row for row in rows if row["strategy"] == "aggregate_selective"]
+    assert len(mine) == 46
+    lit = pq.read_table(done[1] / "windows.parquet").to_pylist()
+    hops = sum(row["path"].count("|") for row in lit if row["strategy"] == "aggregate_selective")
+    assert sum(row["windows"] for row in mine) == hops > 0
 
 
 def test_same_input_same_bytes(root: Path, done: tuple[Result, Path], tmp_path: Path) -> None:
@@ -177,9 +223,9 @@ def test_calendar_of_others_is_respected(
     taken = pq.read_table(done[1] / "windows.parquet").to_pylist()
     ours = pq.read_table(tmp_path / "outs/windows.parquet").to_pylist()
     lit = [row for row in ours if row["strategy"] == "aggregate_selective"]
-    for theirs in (row for row in taken if row["strategy"] == "aggregate_selective"):
+    for theirs in (row for row in taken if row["strategy"] == "both_workloads"):
         for mine in lit:
-            if mine["source"] == theirs["source"]:  # one port a site
+            if mine["source"] in (theirs["source"], theirs["destination"]):  # one port a site
                 assert mine["start_s"] >= theirs["end_s"] or mine["end_s"] <= theirs["start_s"]
 
 
@@ -208,6 +254,9 @@ def test_bad_transfers_are_named(
         ({"spectrum.slot_ghz": 40}, "plan_windows.spectrum.slot_ghz"),
         ({"sweep.packet_share": [2.0]}, "plan_windows.sweep.packet_share"),
         ({"sweep.setup_s": [-1.0]}, "plan_windows.sweep.setup_s"),
+        ({"sweep.rank_factor": [0.0]}, "plan_windows.sweep.rank_factor"),
+        ({"training.sync_s": 101}, "plan_windows.training.sync_s"),
+        ({"training.stages": 2}, "plan_windows.training.copies[0].from_stage"),
     ],
 )
 def test_check_names_parameters(

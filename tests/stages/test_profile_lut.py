@@ -21,6 +21,7 @@ def block(root):
 def paths_of(root, block):
     return {
         "card": root / block["base"]["card"],
+        "cards": root / "data/cards",
         "published": root / "data/published/weaver.yaml",
         "source": root / block["source_path"],
     }
@@ -55,7 +56,7 @@ def test_tables_are_usable_and_reproducible(root, block, tmp_path):
     run(root, block, tmp_path / "a")
     run(root, block, tmp_path / "b")
     names = sorted(p.name for p in (tmp_path / "a").iterdir())
-    assert names == ["characterisation.parquet", "latency.parquet", "lut.parquet", "model.json"]
+    assert names == sorted(output.file for output in STAGE.outputs.values())
     for name in names:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     table = pq.read_table(tmp_path / "a" / "lut.parquet")
@@ -78,6 +79,16 @@ def test_published_backend(root, block, tmp_path):
 def test_another_card_has_no_published_cells(root, block, tmp_path):
     metrics = run(root, {**block, "base": {"card": "data/cards/h200.yaml"}}, tmp_path)
     assert metrics["cells_published"] == metrics["model_cells_matched"] == 0
+    # 132 SMs, but the ratio is still that of 16 and 48
+    assert metrics["reservation"]["slowdown_16_over_48"] == pytest.approx(1.76, abs=0.005)
+    ridge = metrics["roofline"]["ridge"]
+    assert {name: round(value) for name, value in ridge.items()} == {
+        "dgx_spark": 458,
+        "gh200": 246,
+        "h200": 206,
+        "l40": 210,
+        "l40s": 419,
+    }
 
 
 def test_check_finds_faults_without_running(root, block, tmp_path):
@@ -91,9 +102,11 @@ def test_check_finds_faults_without_running(root, block, tmp_path):
     (line,) = faults({**block, "base": {"card": str(bad_card)}})
     assert "sm_count: 50 is not usable; allowed: a multiple of sm_step (8)" in line
     (line,) = faults({**block, "backend": "published", "base": {"card": "data/cards/h200.yaml"}})
-    assert "backend published: card: 'H200'" in line
+    assert "backend published: card, MCS table: ('H200', 1)" in line
     (line,) = faults({**block, "n_symbols": 1, "n_dmrs_per_prb": 12})
     assert "n_dmrs_per_prb: 12" in line
+    (line,) = faults({**block, "max_prb": 20})
+    assert "profile_lut.characterise_from_prb: 50 is not usable; allowed: up to" in line
 
 
 @pytest.mark.parametrize(

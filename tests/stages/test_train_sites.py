@@ -21,15 +21,31 @@ from stages.train_sites import STAGE
 TINY: dict[str, Any] = {
     "sim": {
         "models": ["opt-125m"],
-        "systems": ["weaver", "static", "dtfm", "asteroid", "confidant", "confidant_star"],
-        "duration_s": {"opt-125m": 4},
+        "systems": [
+            "weaver",
+            "static",
+            "dtfm",
+            "asteroid",
+            "confidant",
+            "confidant_star",
+            "diloco",
+        ],
+        "duration_s": {"opt-125m": 8},
         "micro_batch_samples": [4],
         "unmerged_limits": [4],
         "scenarios": ["busy"],
         "plan_seconds": 5,
         "timeline_steps": 2,
     },
-    "dynamic": {"model": "opt-350m", "systems": ["static"], "duration_s": 20, "drops": 12},
+    "dynamic": {
+        "model": "opt-350m",
+        "systems": ["static"],
+        "duration_s": 20,
+        "drops": 12,
+        "air_slacks": [],
+        "mlr_thresholds": [0.3, 0.9],
+    },
+    "reconciled": {"step_samples": 64, "duration_s": {"opt-125m": 30}},
     "baselines": {"trials": 5, "population": 5},
     "scaling": {
         "sites": [64],
@@ -124,6 +140,14 @@ def test_tables_metrics_and_determinism(block, paths, tmp_path, monkeypatch):
     assert dynamic["weaver"]["tokens_per_s"] > 0.0
     assert first.metrics["scale"]["typical"]["64"]["weaver"]["ktokens_per_s"] > 0.0
     assert first.metrics["scale"]["large"]["opt-30b"]["weaver"]["peak_gb"] > 0.0
+    second = first.metrics["reconciled"]
+    assert set(second["sim"]["opt-125m"]) == set(TINY["sim"]["systems"])
+    for name in ("scale", "dynamic", "fitted_constants"):
+        assert name in second
+    assert first.metrics["fitted_constants"] == 0
+    assert first.metrics["agreement"]["event_vs_closed_max_pct"] < 3.0
+    events = [v["mlr_events"] for v in second["dynamic"]["by_mlr_threshold"].values()]
+    assert events == sorted(events, reverse=True)
     assert first.measured == {"real": {"sites": 4}}
 
     steps = pq.read_table(tmp_path / "one/steps.parquet").to_pandas()
@@ -145,10 +169,12 @@ def test_tables_metrics_and_determinism(block, paths, tmp_path, monkeypatch):
     [
         ({"sim": {"sites": 9}}, "sim.sites"),
         ({"sim": {"duration_s": {"opt-13b": 5}}}, "sim.duration_s"),
+        ({"reconciled": {"duration_s": {"opt-13b": 5}}}, "reconciled.duration_s"),
         ({"sim": {"micro_batch_samples": [5, 7]}}, "sim.micro_batch_samples"),
         ({"dynamic": {"drop_left": [0.9, 0.1]}}, "dynamic.drop_left"),
         ({"live": {"budget_shares": [1.0, 1.0, 1.0]}}, "live.budget_shares"),
         ({"live": {"cut_site": 4}}, "live.cut_site"),
+        ({"live": {"faults": {"kill_site": 4}}}, "live.faults.kill_site"),
         ({"live": {"stages": 5}}, "live.stages"),
         ({"live": {"heads": 3}}, "live.heads"),
     ],

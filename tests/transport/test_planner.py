@@ -11,6 +11,7 @@ from ranloom.transport.calendar import calendar_of
 from ranloom.transport.demands import Demands
 from ranloom.transport.exact import refine
 from ranloom.transport.generators import ring
+from ranloom.transport.instances import scattered
 from ranloom.transport.network import TransportSettings, build_network
 from ranloom.transport.plan import MISSED, PACKET, WINDOW
 from ranloom.transport.planner import plan_transfers
@@ -199,3 +200,12 @@ def test_cut_fibre_without_another_way_is_named() -> None:
         build_network(
             topology, [("gnb_01", "core")], settings(), down=frozenset({("gnb_01", "core")})
         )
+
+
+def test_riders_go_back_to_packets_only_if_nobody_becomes_late() -> None:
+    # Over several bottlenecks EDF may make others late: found by bench/planner.py --validate.
+    made, topology, chosen = random_instance(87)
+    made = scattered(made, topology, np.random.default_rng(np.random.SeedSequence([33, 87])))
+    network = build_network(topology, made.pairs(), chosen)
+    plan = plan_transfers(made, network, strategy="x", effort=30)
+    assert validate(calendar_of(plan, shaped=True), made, topology, chosen) == []

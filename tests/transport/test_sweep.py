@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ranloom.transport.measures import PortPower
-from ranloom.transport.sweep import break_even_bytes, concurrent, simulated_break_even, sweep
+from ranloom.transport.sweep import (
+    Axes,
+    break_even_bytes,
+    concurrent,
+    from_gnbs,
+    simulated_break_even,
+    sweep,
+)
 
 from .networks import demands, network_of, settings, star_of
 
@@ -40,14 +47,20 @@ def test_sweep_says_where_windows_pay() -> None:
         made,
         star_of(2),
         settings(),
-        setup_s=[0.001, 20.0],
-        packet_share=[0.001, 0.1],
-        jobs=[1, 3],
+        Axes((0.001, 20.0), (0.001, 0.1), (1, 3), (1.0, 4.0), (1, 2, 3)),
         power=PortPower(60.0, 12.0),
         effort=50,
     )
-    assert len(rows) == 8
-    by_point = {(row.setup_s, row.packet_share, row.jobs): row for row in rows}
+    # Two gNBs have demands: three of them are left out, and what the first grid has.
+    assert len(rows) == 8 + 2 * 3
+    by_point = {(r.setup_s, r.packet_share, r.jobs): r for r in rows[:8]}
+    by_load = {(r.setup_s, r.rank_factor, r.gnbs): r for r in rows[8:]}
+    assert by_load[0.001, 4.0, 1].offered_bytes == 4 * 10**7
+    assert by_load[0.001, 4.0, 2].offered_bytes == 8 * 10**7
+    assert by_load[0.001, 1.0, 1].median_bytes == 10**7
+    assert {r.packet_share for r in rows[8:]} == {0.01}
+    # At 100 Mb/s a gNB's 10 MB take 0.8 s, those of four times the rank 3.2 s, of two gNBs each.
+    assert by_load[20.0, 4.0, 1].packet_missed_pct == 0.0
     scarce = by_point[0.001, 0.001, 1]
     assert (scarce.pays, scarce.packet_missed_pct, scarce.selective_missed_pct) == (
         "deadline",
@@ -67,3 +80,9 @@ def test_copies_have_ids_of_their_own() -> None:
     made = concurrent(demands([("gnb_00", 10**6, 0.0, 9.0)]), 3)
     assert made.ids.tolist() == ["0/d0", "1/d0", "2/d0"]
     assert made.bytes.tolist() == [10**6] * 3
+
+
+def test_gnbs_are_drawn_evenly() -> None:
+    made = demands([(f"gnb_{k:02d}", 10**6, 0.0, 9.0) for k in range(6)])
+    assert from_gnbs(made, 3).source.tolist() == ["gnb_00", "gnb_02", "gnb_04"]
+    assert from_gnbs(made, 6).ids.tolist() == made.ids.tolist()

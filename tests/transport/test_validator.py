@@ -130,3 +130,6 @@ def test_windows_on_what_others_reserved_are_refused() -> None:
     assert {f.kind for f in validate(calendar, made, topology, chosen, [ours])} == {"wavelength"}
     assert {f.kind for f in validate(calendar, made, topology, chosen, [port])} == {"port"}
     assert validate(calendar, made, topology, chosen, [other, back]) == []
+    # Others that are in each other's way, while nothing of ours is lit, are not our fault.
+    crowd = [Reservation(("gnb_00",), (), channel, 10**10, 2 * 10**10)] * 2
+    assert validate(calendar, made, topology, chosen, crowd) == []

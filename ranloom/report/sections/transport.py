@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import numpy as np
-from matplotlib.colors import ListedColormap
-from matplotlib.figure import Figure
-from matplotlib.patches import Patch
-
 from ranloom.report import style
 from ranloom.report.data import ReportData
 from ranloom.report.page import Grid, Picture, Section
+from ranloom.report.sections import transport_figures as figures
+from ranloom.transport.baselines import STRATEGIES
 
-CALENDARS = ("aggregate_selective", "aggregate_always_window")
-BOUGHT = {
-    "no": "windows buy nothing",
-    "speed": "windows buy an earlier finish",
-    "deadline": "windows buy deadlines met",
-}
 _COLUMNS = (
     ("missed_bytes", "missed bytes"),
     ("setups", "set-ups"),
@@ -26,17 +17,17 @@ _COLUMNS = (
     ("background_delay_p99_ms", "background p99 ms"),
     ("energy_kj", "energy kJ"),
 )
-
-
-def strategies(data: ReportData) -> list[str]:
-    """Strategies that were planned, in the order of the metrics."""
-    tree = data.metrics["plan_windows"]
-    return [name for name, value in tree.items() if isinstance(value, dict) and "flows" in value]
+_EVENTS = {
+    "slip": "releases slip",
+    "setup_failure": "a set-up fails as well",
+    "fibre_cut": "the busiest fibre is cut as well",
+}
 
 
 def section(data: ReportData) -> Section:
     """The transport section."""
     m = data.metrics["plan_windows"]
+    both = m[figures.BOTH]
     return Section(
         "transport",
         "Transfers planned in optical windows",
@@ -46,122 +37,119 @@ def section(data: ReportData) -> Section:
             "then set-ups, then circuit time.",
             f"An independent validator found {m['validator_errors']} faults in the calendars of "
             f"all strategies and refused {100 * m['validator_catches']:.4g} % of deliberately "
-            "broken ones.",
+            "broken ones. The selective plan is within "
+            f"{m['gap']['setups_pct']:.3g} % of a lower bound in set-ups and "
+            f"{m['gap']['circuit_seconds_pct']:.3g} % in circuit time.",
+            f"The same calendar can carry elastic training: {both['training_demands']} gradient "
+            f"sums and layout copies ({both['training_bytes'] / 1e9:.0f} GB) beside the "
+            f"aggregates need {both['setups']} windows and {both['circuit_seconds']:.3g} s of "
+            f"light, and miss {100 * both['missed_bytes'] / both['offered_bytes']:.3g} % of the "
+            f"bytes; planned one after the other they need {both['apart_setups']} windows and "
+            f"{both['apart_circuit_seconds']:.3g} s.",
         ),
         (
             Picture(
                 "calendar",
-                _gantt(data),
-                "Calendars: windows by gNB, coloured by wavelength. The selective strategy sets up "
-                "a window only where packet transfer would miss the deadline.",
+                figures.gantt(data),
+                "Calendars: windows by sending node, coloured by wavelength. The selective "
+                "strategy sets up a window only where packet transfer would miss the deadline; "
+                "the last calendar serves federated rounds and training.",
+            ),
+            Picture(
+                "topology_map",
+                figures.topology_map(data),
+                "The same calendars on the map: the wider a fibre, the more windows pass it. "
+                "Star: hub, squares: offices, dots: gNBs.",
             ),
             Picture(
                 "strategies",
-                _strategies(data),
+                figures.strategies(data),
                 "What each strategy misses, how often it sets circuits up, how long it holds them, "
                 "and when the last transfer ends.",
             ),
             Picture(
                 "break_even",
-                _sweep(data),
-                "What windows buy, by set-up time and packet capacity left to transfers, for 1 to "
-                "16 concurrent jobs. The line is the break-even size Ts / (1/Rp - 1/Rc) equal to "
-                "the median aggregate: windows are faster below it.",
+                figures.break_even(data),
+                "Size from which a circuit with an exposed set-up arrives before packets: theory "
+                "Ts / (1/Rp - 1/Rc) beside the planner's window against the fluid simulation "
+                f"(largest deviation {m['sweep']['break_even_max_error_pct']:.2g} %). Windows pay "
+                "in speed for transfers above the line.",
+            ),
+            Picture(
+                "windows_pay",
+                figures.sweep(data),
+                "What windows buy, by set-up time and packet capacity left to transfers, for "
+                "concurrent jobs. The line is the break-even size equal to the median aggregate: "
+                "windows are faster below it.",
+            ),
+            Picture(
+                "jitter",
+                figures.jitter(data),
+                "The selective plan when all releases are shifted at random: mean and worst draw. "
+                "Re-planning keeps what is lit and moves the rest.",
             ),
         ),
-        (_table(data),),
+        (_table(data), _replanning(data), _where_not(data)),
         notes=(
             "With slow set-up or ample packet capacity windows do not pay: the selective strategy "
             "then uses none, and always-window is worse than packet. The sweep shows where.",
+            "Planned on the 95 % quantile of each release, the selective strategy may set up "
+            "windows that knowing the releases would have saved: "
+            f"{m['forecast']['regret_setups']} here, for {m['forecast']['regret_pct']:.3g} % more "
+            "missed bytes than the oracle; planned on the median "
+            f"{m['forecast']['p50_regret_setups']}, for {m['forecast']['p50_regret_pct']:.3g} %.",
         ),
     )
-
-
-def _gantt(data: ReportData) -> Figure:
-    calendars = {name: data.table("plan_windows.windows", strategy=name) for name in CALENDARS}
-    sources = {name: sorted(set(c["source"])) for name, c in calendars.items()}
-    heights = [max(len(rows), 2) for rows in sources.values()]
-    figure = Figure(figsize=(9, 0.17 * sum(heights) + 1.6))
-    panels = figure.subplots(len(calendars), 1, sharex=True, height_ratios=heights)
-    shades = (style.BLUE, style.ORANGE, style.GREEN, style.PURPLE, style.SKY, style.RED)
-    ends = [float(c["end_s"].max()) for c in calendars.values() if c["end_s"].size]
-    shortest = 0.004 * max(ends, default=1.0)
-    for axes, (name, columns) in zip(panels, calendars.items(), strict=True):
-        for i in range(columns["start_s"].size):
-            row = sources[name].index(columns["source"][i])
-            start_s, end_s = float(columns["start_s"][i]), float(columns["end_s"][i])
-            shade = shades[int(columns["wavelength"][i]) % len(shades)]
-            axes.barh(row, max(end_s - start_s, shortest), left=start_s, height=0.7, color=shade)
-        axes.set_yticks(range(len(sources[name])), sources[name], fontsize=6)
-        axes.invert_yaxis()
-        axes.set_title(f"{style.title(name)}: {columns['start_s'].size} windows")
-        axes.grid(visible=False, axis="y")
-    panels[-1].set_xlabel(f"time (s); windows are drawn at least {shortest:.2g} s wide")
-    return figure
-
-
-def _strategies(data: ReportData) -> Figure:
-    known = strategies(data)
-    figure = Figure(figsize=(9, 0.36 * len(known) + 1.1))
-    panels = figure.subplots(1, 4, sharey=True)
-    shown = (
-        ("missed_bytes", "missed (GB)", 1e-9),
-        ("setups", "set-ups", 1.0),
-        ("circuit_seconds", "circuit time (s)", 1.0),
-        ("last_finish_s", "last finish (s)", 1.0),
-    )
-    for axes, (name, label, factor) in zip(panels, shown, strict=True):
-        values = [data.metric("plan_windows", f"{s}.{name}") for s in known]
-        bars = axes.barh(
-            range(len(known)),
-            [np.nan if v is None else v * factor for v in values],
-            color=[style.colour(s) for s in known],
-            height=0.65,
-        )
-        axes.bar_label(bars, fmt="%.4g", padding=2, fontsize=7)
-        axes.set_title(label)
-        axes.margins(x=0.28)
-        axes.grid(visible=False, axis="y")
-    panels[0].set_yticks(range(len(known)), [style.title(s) for s in known])
-    panels[0].invert_yaxis()
-    return figure
-
-
-def _sweep(data: ReportData) -> Figure:
-    columns = data.table("plan_windows.sweep")
-    setups, rates = np.unique(columns["setup_s"]), np.unique(columns["packet_gbps"])
-    jobs = np.unique(columns["jobs"])
-    kinds = ("no", "speed", "deadline")
-    figure = Figure(figsize=(9, 3.1))
-    panels = figure.subplots(1, jobs.size, sharey=True, squeeze=False)[0]
-    shades = ListedColormap(("#e9ecef", style.SKY, style.BLUE))
-    for axes, count in zip(panels, jobs, strict=True):
-        grid = np.full((setups.size, rates.size), np.nan)
-        ratio = np.full((setups.size, rates.size), np.nan)
-        for i in np.flatnonzero(columns["jobs"] == count):
-            at = (
-                np.searchsorted(setups, columns["setup_s"][i]),
-                np.searchsorted(rates, columns["packet_gbps"][i]),
-            )
-            grid[at] = kinds.index(columns["pays"][i])
-            ratio[at] = columns["break_even_bytes"][i] / columns["median_bytes"][i]
-        axes.imshow(grid, origin="lower", aspect="auto", cmap=shades, vmin=0, vmax=2)
-        axes.contour(np.log10(ratio), levels=[0.0], colors=style.RED, linewidths=1.5)
-        axes.set_xticks(range(rates.size), [f"{r:.3g}" for r in rates], fontsize=7)
-        axes.set_yticks(range(setups.size), [f"{s:.3g}" for s in setups], fontsize=7)
-        axes.set(title=f"{count} jobs", xlabel="packet (Gb/s)")
-        axes.grid(visible=False)
-    panels[0].set_ylabel("set-up (s)")
-    handles = [
-        Patch(color=shades(i), label=f"windows buy {BOUGHT[kind]}") for i, kind in enumerate(kinds)
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=3)
-    return figure
 
 
 def _table(data: ReportData) -> Grid:
     rows = [
         [style.title(s), *(data.metric("plan_windows", f"{s}.{c}") for c, _ in _COLUMNS)]
-        for s in strategies(data)
+        for s in STRATEGIES
     ]
     return Grid("All strategies.", ["strategy", *(label for _, label in _COLUMNS)], rows)
+
+
+def _replanning(data: ReportData) -> Grid:
+    found = data.metrics["plan_windows"]["replan"]
+    rows = [
+        [
+            label,
+            found[event]["kept_missed_bytes"],
+            found[event]["missed_bytes"],
+            found[event]["kept_setups"],
+            found[event]["setups"],
+            found[event]["replannings"],
+        ]
+        for event, label in _EVENTS.items()
+    ]
+    return Grid(
+        "The selective plan while it is carried out: falling back to packets only, and planned "
+        "anew at each event.",
+        [
+            "event",
+            "missed bytes, kept",
+            "missed bytes, re-planned",
+            "set-ups, kept",
+            "set-ups, re-planned",
+            "re-plannings",
+        ],
+        rows,
+    )
+
+
+def _where_not(data: ReportData) -> Grid:
+    """Points of the sweep by what windows buy, for each set-up time."""
+    columns = data.table("plan_windows.sweep")
+    rows: list[list[str | float | int | None]] = []
+    for setup in sorted(set(columns["setup_s"].tolist())):
+        mine = columns["setup_s"] == setup
+        counts = [int((columns["pays"][mine] == kind).sum()) for kind in figures.BOUGHT]
+        worse = columns["window_missed_pct"][mine] > columns["packet_missed_pct"][mine]
+        rows.append([f"{setup:g}", int(mine.sum()), *counts, int(worse.sum())])
+    return Grid(
+        "Where windows do not pay: points of the sweep over packet share, jobs, LoRA rank and "
+        "number of gNBs.",
+        ["set-up s", "points", *figures.BOUGHT.values(), "always-window misses more than packet"],
+        rows,
+    )

@@ -56,6 +56,19 @@ def section(data: ReportData) -> Section:
                 "Transitions, mean reservation and p95 delay of each controller.",
             ),
             Picture(
+                "ramps",
+                _ramps(data),
+                "Backlog against reservation in the same stretch: under WEAVER the reservation "
+                "follows the backlog that it cannot absorb, not each slot.",
+            ),
+            Picture(
+                "distributions",
+                _distributions(data),
+                "Scenario 2 scaled. Left: packets of each UE that are later than a delay (solid "
+                "WEAVER, dotted NoCtrl). Middle: margin of decodes below the budget of 800 µs. "
+                "Right: PRBs and MCS of busy slots under WEAVER.",
+            ),
+            Picture(
                 "spare_by_hour",
                 _spare_by_hour(data),
                 "Spare SMs of six sites over a day: left by hour, right as a map (Fig. 3).",
@@ -96,7 +109,9 @@ def _notes(data: ReportData) -> tuple[str, ...]:
 def controllers(data: ReportData, scenario: str) -> list[str]:
     """Controllers that ran in a scenario, in the order of the metrics."""
     tree = data.metrics["generate_traces"].get(scenario, {})
-    return [name for name, value in tree.items() if isinstance(value, dict) and "mean_sm" in value]
+    return [
+        name for name, value in tree.items() if isinstance(value, dict) and "harq_met_pct" in value
+    ]
 
 
 def _verdict(data: ReportData) -> str:
@@ -143,6 +158,62 @@ def _timeline(data: ReportData) -> Figure:
         )
     panels[0].legend(loc="upper right", ncols=2)
     panels[1].set_xlabel("uplink slot")
+    return figure
+
+
+def _ramps(data: ReportData) -> Figure:
+    figure = Figure(figsize=(9, 3))
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, controller in zip(panels, ("noctrl", "weaver"), strict=True):
+        rows = data.table(
+            "generate_traces.timeline", scenario=TIMELINE_SCENARIO, controller=controller
+        )
+        slot = rows["ul_slot"] - rows["ul_slot"].min()
+        axes.fill_between(
+            slot, rows["backlog_bytes"] / 1e3, step="mid", color=style.GREY, alpha=0.4
+        )
+        axes.set(title=style.title(controller), xlabel="uplink slot")
+        twin = axes.twinx()
+        twin.step(slot, rows["reserved_sm"], where="post", color=style.colour(controller))
+        twin.set(ylim=(0, 50), ylabel="reserved SM")
+        twin.grid(visible=False)
+    panels[0].set_ylabel("backlog (kB)")
+    return figure
+
+
+def _distributions(data: ReportData) -> Figure:
+    figure = Figure(figsize=(9, 3))
+    delay, margin, heat = figure.subplots(1, 3)
+    shades = (style.BLUE, style.ORANGE, style.GREEN, style.RED, style.PURPLE, style.SKY)
+    for controller, line in (("weaver", "-"), ("noctrl", ":")):
+        rows = data.table(
+            "generate_traces.distributions", scenario=TIMELINE_SCENARIO, controller=controller
+        )
+        of_kind = {kind: rows["kind"] == kind for kind in ("delay", "margin", "prb_mcs")}
+        for ue in np.unique(rows["ue"][of_kind["delay"]]):
+            own = of_kind["delay"] & (rows["ue"] == ue)
+            name = f"UE {ue + 1}" if controller == "weaver" else None
+            shade = shades[ue % len(shades)]
+            delay.plot(rows["x"][own], rows["share"][own], line, color=shade, label=name)
+        own = of_kind["margin"]
+        margin.step(
+            rows["x"][own], rows["share"][own], where="post", color=style.colour(controller),
+            label=style.title(controller),
+        )  # fmt: skip
+        if controller == "weaver":
+            own = of_kind["prb_mcs"]
+            drawn = heat.scatter(
+                rows["x"][own], rows["y"][own], c=rows["share"][own], s=22, marker="s",
+                cmap="Blues", norm="log", edgecolors=style.GREY, linewidths=0.3,
+            )  # fmt: skip
+            figure.colorbar(drawn, ax=heat, label="share of busy slots")
+    delay.set(
+        xscale="log", yscale="log", xlabel="delay (ms)", ylabel="packets later", ylim=(1e-4, 1)
+    )
+    delay.legend()
+    margin.set(yscale="log", xlabel="margin below the budget (µs)", ylabel="share of decodes")
+    margin.legend()
+    heat.set(xlabel="PRBs", ylabel="average MCS")
     return figure
 
 

@@ -58,13 +58,12 @@ class Asteroid:
             found = _cut(problem, costs, order, micro_batches)
             if found is not None and (best is None or found[0] < best[0]):
                 layout = found[1]
-                window = min(2 * layout.stages - 1, micro_batches)
                 room = [
                     min(float(problem.memory_bytes[s]) for s in layout.pool(i))
                     for i in range(layout.stages)
                 ]
-                while window > 1 and (costs.stage_bytes(layout, window) > room).any():
-                    window -= 1
+                most = min(2 * layout.stages - 1, micro_batches)
+                window = max(costs.widest_window(layout, most, np.asarray(room)), 1)
                 plan = BaselinePlan(layout, samples, window, micro_batches, False)
                 best = (found[0], plan)
         if best is None:

@@ -66,11 +66,10 @@ class Dtfm:
                 boundaries = tuple(
                     round(stage * costs.layers / stages) for stage in range(stages + 1)
                 )
-                window = -(-micro_batches // replicas)
                 shape = Layout(0, boundaries, _lanes(problem.sites, stages))
-                if problem.step_samples % samples or (
-                    costs.stage_bytes(shape, window).max() > room
-                ):
+                # more micro-batches than fit go through one after another
+                window = costs.widest_window(shape, -(-micro_batches // replicas), room)
+                if problem.step_samples % samples or window == 0:
                     continue
                 score, partition = self._search(problem, costs, shape)
                 score *= micro_batches if stages == 1 else 1.0
@@ -93,12 +92,19 @@ class Dtfm:
         size = len(sites) // shape.stages
         gradient = float(costs.gradient_bytes.sum()) / shape.stages
 
+        known: dict[Partition, tuple[float, Partition]] = {}
+
         def score(order: np.ndarray) -> tuple[float, Partition]:
             groups = tuple(
-                tuple(int(site) for site in order[first : first + size])
-                for first in range(0, len(order), size)
+                sorted(
+                    tuple(sorted(int(site) for site in order[first : first + size]))
+                    for first in range(0, len(order), size)
+                )
             )
-            return communication_cost(groups, problem, gradient, costs.boundary_bytes)
+            if groups not in known:
+                what = (problem, gradient, costs.boundary_bytes)
+                known[groups] = communication_cost(groups, *what)
+            return known[groups]
 
         people = [rng.permutation(sites) for _ in range(self.population)]
         scored = sorted(

@@ -24,6 +24,8 @@ class BaselinePlan:
         step_micro_batches: micro-batches between two synchronisations.
         forward_first: all forward before all backward tasks (flush) instead of 1F1B.
         unmerged_limit: unmerged gradients of a site; 0 where gradients are summed at once.
+        averages_weights: whether micro-batches step weight copies of their own, which are averaged
+            in the end: nothing of that can be exchanged before.
     """
 
     layout: Layout
@@ -32,6 +34,7 @@ class BaselinePlan:
     step_micro_batches: int
     forward_first: bool
     unmerged_limit: int = 0
+    averages_weights: bool = False
 
 
 @dataclass(frozen=True)

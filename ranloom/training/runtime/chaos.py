@@ -1,9 +1,11 @@
-"""Heavy weather: ``python -m ranloom.training.runtime.chaos virtual`` and ``... live``.
+"""Heavy weather: ``python -m ranloom.training.runtime.chaos {core, virtual, live}``.
 
-``virtual`` runs many random fault schedules of core and sites on virtual time in this process.
-``live`` is one run of real processes in which sites and the coordinator are killed, stopped and
-started again, at least as often as asked. Both compare the final weights with one process and
-count samples from the sites' journals; they print one line a schedule that fails, then totals.
+``core`` runs very many random fault schedules of the coordinator core against sites whose tensors
+are symbols. ``virtual`` runs many of core and real sites, with real tensors, on virtual time in
+this process. ``live`` is one run of real processes in which sites and the coordinator are killed,
+stopped and started again, at least as often as asked. The last two compare the final weights with
+one process and count samples from the sites' journals. All print a line for each schedule that
+fails, then totals.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from ranloom.training.runtime.virtual import (
     count_notes,
 )
 from ranloom.training.settings import CoordinatorSettings
+from ranloom.training.simulator.chaos import run_chaos
 
 SMALL_SETUP = TrainingSetup(
     model=ModelConfig(
@@ -48,6 +51,10 @@ SMALL_SETUP = TrainingSetup(
     sequence_length=12,
     micro_batch_samples=2,
     seed=5,
+)
+
+ADAMW = OptimizerConfig(
+    "adamw", 0.003, weight_decay=0.01, clip_norm=0.5, batch_rule="sqrt", base_samples=12
 )
 
 SETTINGS = CoordinatorSettings(
@@ -134,13 +141,47 @@ def virtual_schedule(
 
 
 @app.command()
+def core(
+    schedules: Annotated[int, typer.Option(min=1, help="random schedules to run")] = 100_000,
+    first_seed: Annotated[int, typer.Option(min=0, help="seed of the first schedule")] = 0,
+) -> None:
+    """Very many random fault schedules of the core, symbols for tensors."""
+    faults: Counter[str] = Counter()
+    happened: Counter[str] = Counter()
+    rejected: Counter[str] = Counter()
+    failed = 0
+    began_s = time.monotonic()
+    for seed in range(first_seed, first_seed + schedules):
+        result = run_chaos(seed)
+        if not result.sound:
+            failed += 1
+            typer.echo(f"seed {seed}: {result}")
+        faults += result.faults
+        rejected += result.statistics.rejected
+        happened += Counter(
+            {
+                name: getattr(result.statistics, name)
+                for name in result.statistics.__slots__
+                if name != "rejected"
+            }
+        )
+    typer.echo(f"{schedules} schedules in {time.monotonic() - began_s:.0f} s, {failed} failed")
+    _print_counts("faults", faults)
+    _print_counts("happened", happened)
+    _print_counts("rejected", rejected)
+    if failed:
+        raise typer.Exit(1)
+
+
+@app.command()
 def virtual(
     schedules: Annotated[int, typer.Option(min=1, help="random schedules to run")] = 1000,
     first_seed: Annotated[int, typer.Option(min=0, help="seed of the first schedule")] = 0,
 ) -> None:
     """Many random fault schedules on virtual time."""
     torch.set_num_threads(1)
-    workload = SMALL_SETUP.workload("cpu")
+    setups = [SMALL_SETUP, replace(SMALL_SETUP, optimizer=ADAMW)]
+    workloads = [setup.workload("cpu") for setup in setups]
     happened: Counter[str] = Counter()
     notes: Counter[str] = Counter()
     failed, worst = 0, 0.0
@@ -152,12 +193,13 @@ def virtual(
                 seed,
                 Path(folder),
                 HEAVY,
+                setups[seed // len(_SHAPES) % 2],
                 replicas=replicas,
                 stages=stages,
                 reserve=seed % 2,
             )
             try:
-                result = VirtualRun(config, workload).run()
+                result = VirtualRun(config, workloads[seed // len(_SHAPES) % 2]).run()
             except HungError as error:
                 failed += 1
                 typer.echo(f"seed {seed}: {error}")
@@ -194,6 +236,10 @@ def live(
         typer.echo(f"{name}: {value}")
     _print_counts(f"{result.struck.total()} faults", result.struck)
     _print_counts("rejected", Counter(result.rejected()))
+    found = result.proof.weights_rel_error
+    typer.echo(
+        f"{result.struck.total()} struck in {result.seconds:.0f} s, relative error {found:.1e}"
+    )
     if not result.proof.holds or result.struck.total() < kills:
         typer.echo("\n".join(result.proof.audit.faults[:5]))
         raise typer.Exit(1)

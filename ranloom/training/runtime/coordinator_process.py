@@ -10,15 +10,19 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO, get_args, get_type_hints
 
+from ranloom.errors import InputError
 from ranloom.training.coordinator import Coordinator
 from ranloom.training.costs import LayerCosts
 from ranloom.training.layout import Layout
 from ranloom.training.messages import (
+    Applied,
+    Assign,
+    BudgetReport,
     CoordinatorRestarted,
     Event,
     Fence,
@@ -26,6 +30,7 @@ from ranloom.training.messages import (
     NoteKind,
     SiteJoined,
     SiteLost,
+    TaskCompleted,
     Tick,
     Welcome,
 )
@@ -46,8 +51,12 @@ from ranloom.training.runtime.setup import TrainingSetup, difference
 from ranloom.training.runtime.transport import Endpoint, Identity, LinkLimits
 from ranloom.training.runtime.wire import Packet
 from ranloom.training.settings import CoordinatorSettings
+from ranloom.training.step_cycle import StepPhase
+from ranloom.training.tokens import Direction
 
 _SITE_EVENTS = tuple(kind for kind in get_args(Event) if "site" in get_type_hints(kind))
+_CALM_EVENTS = (TaskCompleted, BudgetReport, Applied)
+_CALM_GATHER = 4.0
 _STOP_REPEAT_S = 0.2
 
 
@@ -69,6 +78,7 @@ class CoordinatorConfig:
         gather_s: least time between two syncs of the log; events that come meanwhile share one.
         stop_patience_s: time given to the sites to write their final weights.
         give_up_s: the process ends by itself after this time, whatever happens.
+        log_replica: second file for the log, on storage that outlives this host; None for none.
     """
 
     identity: Identity
@@ -84,6 +94,12 @@ class CoordinatorConfig:
     gather_s: float
     stop_patience_s: float
     give_up_s: float
+    log_replica: Path | None = None
+
+    def __post_init__(self) -> None:
+        tied, needed = self.settings.tied_embeddings, self.setup.model.tied
+        if tied != needed:
+            raise InputError("settings.tied_embeddings", tied, f"allowed: {needed} (the model)")
 
 
 @dataclass
@@ -106,7 +122,7 @@ class CoordinatorProcess:
 
     def __init__(self, config: CoordinatorConfig) -> None:
         self._config = config
-        self._log = EventLog(config.folder / "coordinator.sqlite", LOG_CODEC)
+        self._log = EventLog(config.folder / "coordinator.sqlite", LOG_CODEC, config.log_replica)
         bind = self._log.fact("address") or config.bind
         self._endpoint = Endpoint(config.identity, CODEC, bind, config.limits)
         self._facts = config.setup.facts(config.setup.corpus())
@@ -123,6 +139,7 @@ class CoordinatorProcess:
         self._fences: list[Fence] = []
         self._tick_at_s = 0.0
         self._synced_at_s = 0.0
+        self._is_urgent = False
         self._ignored: Counter[str] = Counter()
         self._recover()
         if self._log.fact("address") is None:
@@ -185,12 +202,18 @@ class CoordinatorProcess:
     def _gather(self) -> None:
         """Take in packets; when they need an answer, those of the next moment, too.
 
-        Between two syncs of the log lie ``gather_s`` at least: under load many events share a sync
-        and many actions a packet.
+        Between two syncs of the log lie ``gather_s`` at least, and several times that while the
+        step only computes: its tasks are all assigned, so nobody waits for an answer. Many events
+        then share a sync and many actions a packet.
         """
+        self._is_urgent = False
         for packet in self._endpoint.poll(max(0.0, self._tick_at_s - self._now_s())):
             self._take(packet)
-        pause_s = self._synced_at_s + self._config.gather_s - self._now_s()
+        cycle = self._core.cycle
+        computes = cycle is not None and cycle.phase is StepPhase.OPEN and not cycle.ledger.waiting
+        calm = computes and not self._is_urgent and not self._fences
+        gather_s = self._config.gather_s * (_CALM_GATHER if calm else 1.0)
+        pause_s = self._synced_at_s + gather_s - self._now_s()
         if self._is_answer_waiting() and pause_s > 0.0:
             time.sleep(pause_s)
             for packet in self._endpoint.poll(0.0):
@@ -210,7 +233,8 @@ class CoordinatorProcess:
 
     def _dispatch(self, action: Any, now_s: float) -> None:
         if isinstance(action, Note):
-            self._notes.write(json.dumps({"now_s": now_s, **note_fields(action)}) + "\n")
+            times = {"now_s": now_s, "wall_s": time.time()}
+            self._notes.write(json.dumps(times | note_fields(action)) + "\n")
             if action.kind is NoteKind.SITE_LOST:
                 self._lines.pop(action.site, None)
         elif isinstance(action, Fence):
@@ -259,6 +283,7 @@ class CoordinatorProcess:
         elif isinstance(first, Channel) and self._in_order(site, first):
             for message in packet.messages[1:]:
                 if isinstance(message, _SITE_EVENTS) and message.site == site:
+                    self._is_urgent |= not isinstance(message, _CALM_EVENTS)
                     self._handle(message)
                 else:
                     self._ignored["foreign event"] += 1
@@ -281,6 +306,7 @@ class CoordinatorProcess:
             # A repeated question is answered by the Welcome that is under way.
             known = line is not None and isinstance(event, SiteJoined) and event.nonce == line.nonce
             if isinstance(event, SiteJoined) and event.site == site and not known:
+                self._is_urgent = True
                 self._handle(event)
 
     def _in_order(self, site: int, channel: Channel) -> bool:
@@ -352,24 +378,43 @@ def new_core(config: CoordinatorConfig) -> Coordinator:
 
 
 def _warm_up(config: CoordinatorConfig) -> None:
-    """Have compiled kernels loaded before time counts: a first step of a core nobody listens to."""
+    """Have compiled kernels loaded before time counts: part of a step that nobody hears of."""
     core = new_core(config)
-    for site in config.layout.sites():
-        core.handle(SiteJoined(site, 0, 1 << 40, 1.0), 0.0)
+    sites = config.layout.sites()
+    done: list[TaskCompleted] = []
+    for site in sites:
+        for action in core.handle(SiteJoined(site, 0, 1 << 40, 1.0), 0.0):
+            if isinstance(action, Assign):
+                what = (action.key, Direction.BACKWARD, action.token, 1.0)
+                done.append(TaskCompleted(action.site, 1, *what))
+    for site in sites:
+        core.handle(BudgetReport(site, 1, 1e-6 if site == sites[0] else 1.0), 0.0)
     core.handle(Tick(), 0.0)
+    for event in done[: len(done) // 2]:
+        core.handle(event, 1.0)
+    core.handle(Tick(), 1.0)
+    core.handle(SiteLost(sites[0], 1), 1.0)
+    core.handle(Tick(), 1.0)
 
 
-def replay(config: CoordinatorConfig) -> Iterator[tuple[float, Note]]:
-    """Every note of a run, from its log: (time, note). Nothing else than the log is consulted."""
-    core = new_core(config)
+def logged_events(config: CoordinatorConfig) -> Iterator[tuple[float, Event]]:
+    """(time, event) of everything in the log of a run."""
     log = EventLog(config.folder / "coordinator.sqlite", LOG_CODEC)
     try:
-        for now_s, event in log.events():
-            for action in core.handle(event, now_s):
-                if isinstance(action, Note):
-                    yield now_s, action
+        yield from log.events()
     finally:
         log.close()
+
+
+def replay(
+    config: CoordinatorConfig, events: Iterable[tuple[float, Event]] | None = None
+) -> Iterator[tuple[float, Note]]:
+    """Every note of a run, (time, note), from its events alone; read from its log if not given."""
+    core = new_core(config)
+    for now_s, event in logged_events(config) if events is None else events:
+        for action in core.handle(event, now_s):
+            if isinstance(action, Note):
+                yield now_s, action
 
 
 def note_fields(note: Note) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Events are appended as they are handled and synced in groups; only then may the actions that they
 caused leave the process. WAL with ``synchronous=FULL`` makes a commit survive a crash of the
-process and of the machine.
+process and of the machine; a replica on the storage of another host makes it survive the loss of
+that machine (App. C.1), so that the coordinator can go on elsewhere.
 """
 
 from __future__ import annotations
@@ -36,14 +37,17 @@ class EventLog:
     Args:
         path: database file; made if there is none.
         codec: turns events to and from JSON.
+        replica: second file that every group of events is synced to, too. When one of the two is
+            behind (one was lost, or a crash came between the two), it takes over what it lacks.
 
     Raises:
-        InputError: a file that is no log of this format.
+        InputError: a file that is no log of this format, or a replica of another run.
     """
 
-    def __init__(self, path: Path, codec: Codec) -> None:
+    def __init__(self, path: Path, codec: Codec, replica: Path | None = None) -> None:
         self._path = path
         self._codec = codec
+        self._replica = EventLog(replica, codec) if replica is not None else None
         try:
             self._database = sqlite3.connect(path, isolation_level=None)
             self._database.execute("pragma journal_mode=wal")
@@ -57,6 +61,28 @@ class EventLog:
         elif found != str(SCHEMA_VERSION):
             raise InputError(f"{path}: schema", found, f"allowed: {SCHEMA_VERSION}")
         self._in_group = False
+        if self._replica is not None:
+            self._catch_up(self._replica)
+
+    def _catch_up(self, replica: EventLog) -> None:
+        """Bring the log and its replica to the longer of the two."""
+        ours, theirs = self._rows(0), replica._rows(0)
+        common = min(len(ours), len(theirs))
+        if ours[:common] != theirs[:common]:
+            raise InputError(str(replica._path), "another run", "allowed: a replica of this log")
+        behind, ahead = (self, replica) if len(ours) < len(theirs) else (replica, self)
+        for name, value in ahead._database.execute("select name, value from facts").fetchall():
+            behind.set_fact(name, value)
+        behind._begin()
+        for site, address in ahead.sites().items():
+            behind.set_site(site, address)
+        for row in ahead._rows(common):
+            behind._run("insert into events (now_s, kind, body) values (?, ?, ?)", row)
+        behind._commit()
+
+    def _rows(self, skipped: int) -> list[tuple[float, str, str]]:
+        query = "select now_s, kind, body from events order by number limit -1 offset ?"
+        return self._database.execute(query, (skipped,)).fetchall()
 
     def fact(self, name: str) -> str | None:
         """A fact of the run (settings, address), None where it was never set."""
@@ -66,6 +92,8 @@ class EventLog:
     def set_fact(self, name: str, value: str) -> None:
         """Set a fact; durable when the call returns."""
         self._run("insert or replace into facts values (?, ?)", (name, value))
+        if self._replica is not None:
+            self._replica.set_fact(name, value)
 
     def sites(self) -> dict[int, str]:
         """Last known address of each site."""
@@ -75,12 +103,19 @@ class EventLog:
         """Remember where a site listens, with the next ``sync``."""
         self._begin()
         self._run("insert or replace into sites values (?, ?)", (site, address))
+        if self._replica is not None:
+            self._replica.set_site(site, address)
 
     def append(self, now_s: float, event: Any) -> None:
         """Add an event to the group that the next ``sync`` makes durable."""
-        self._begin()
         kind, body = self._codec.dump(event)
-        self._run("insert into events (now_s, kind, body) values (?, ?, ?)", (now_s, kind, body))
+        self._append((now_s, kind, body))
+        if self._replica is not None:
+            self._replica._append((now_s, kind, body))
+
+    def _append(self, row: tuple[float, str, str]) -> None:
+        self._begin()
+        self._run("insert into events (now_s, kind, body) values (?, ?, ?)", row)
 
     def sync(self) -> None:
         """Make everything appended so far durable.
@@ -88,6 +123,11 @@ class EventLog:
         Raises:
             LogWriteError: it could not be written; the caller must not send anything.
         """
+        if self._replica is not None:
+            self._replica._commit()
+        self._commit()
+
+    def _commit(self) -> None:
         if self._in_group:
             self._run("commit", ())
             self._in_group = False
@@ -101,6 +141,8 @@ class EventLog:
     def close(self) -> None:
         """Close the file; what was not synced is gone."""
         self._database.close()
+        if self._replica is not None:
+            self._replica.close()
 
     def _begin(self) -> None:
         if not self._in_group:

@@ -19,9 +19,10 @@ from pathlib import Path
 from ranloom.errors import InputError
 from ranloom.training.checkpoint import load_checkpoint
 from ranloom.training.layout import Layout, regular_layout
-from ranloom.training.messages import Note, NoteKind
+from ranloom.training.messages import Event, Note, NoteKind
 from ranloom.training.runtime.coordinator_process import (
     CoordinatorConfig,
+    logged_events,
     replay,
     run_coordinator,
 )
@@ -37,7 +38,7 @@ from ranloom.training.runtime.transport import Identity, LinkLimits, keyring
 from ranloom.training.settings import CoordinatorSettings
 
 _STOP_PATIENCE_S = 5.0
-_START_PATIENCE_S = 30.0
+_START_PATIENCE_S = 120.0  # a busy machine imports torch for a minute
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class LiveConfig:
         replicas: replicas D; sites number through the first replica, then the second, and so on.
         budgets: spare compute of each site; more budgets than places are sites in reserve.
         folder: new folder for journals, log, checkpoints, final weights and output of processes.
-        deadline_s: the run is given up after this time.
+        deadline_s: the run is given up this time after the coordinator has started.
         faults: what happens to processes.
         secure: CURVE on every link; False declares all links (loopback) trusted.
         heartbeat_s: longest silence between coordinator and site.
@@ -116,18 +117,25 @@ class LiveResult:
 
     Args:
         proof: weights and samples against independent evidence.
-        notes: (time, note) of everything that happened, replayed from the log.
+        events: (time, event) of the coordinator's log.
+        notes: (time, note) of everything that happened, replayed from it.
         tokens_per_s: tokens merged, from the first step's opening to the end.
         start_s: time from the call to the opening of the first step.
+        coordinator_start_s: time until the coordinator process listened, at its first start.
+        coordinator_cpu_s: (time of the coordinator's clock, processor time of its process) at the
+            end of each step; from zero again where it was killed.
         seconds: time of the whole call.
         resident_bytes: proportional set size of each process in mid-run.
         struck: faults that found their victim alive, by victim and signal.
     """
 
     proof: Proof
+    events: list[tuple[float, Event]]
     notes: list[tuple[float, Note]]
     tokens_per_s: float
     start_s: float
+    coordinator_start_s: float
+    coordinator_cpu_s: list[tuple[float, float]]
     seconds: float
     resident_bytes: dict[str, int]
     struck: Counter[str]
@@ -168,8 +176,9 @@ def run_live(
     config.folder.mkdir(parents=True)
     run = _Run(config, watch)
     with Children(config.folder) as children:
-        run.supervise(children, began_s)
-    notes = list(replay(run.coordinator))
+        run.supervise(children)
+    events = list(logged_events(run.coordinator))
+    notes = list(replay(run.coordinator, events))
     copies = [load_checkpoint(path) for path in sorted(config.folder.glob("final-site-*"))]
     journals = [
         read_journal(path) for path in sorted(config.folder.glob("site-*-incarnation-*.jsonl"))
@@ -179,9 +188,12 @@ def run_live(
     tokens = sum(int(corpus.lengths[s]) * times for s, times in proof.audit.samples.items())
     return LiveResult(
         proof=proof,
+        events=events,
         notes=notes,
         tokens_per_s=tokens / (notes[-1][0] - opened_s),
         start_s=run.first_step_s - began_s,
+        coordinator_start_s=run.coordinator_start_s,
+        coordinator_cpu_s=run.coordinator_cpu_s,
         seconds=time.monotonic() - began_s,
         resident_bytes=run.resident_bytes,
         struck=run.struck,
@@ -197,6 +209,8 @@ class _Run:
         self._config = config
         self._watch = watch
         self.first_step_s = 0.0
+        self.coordinator_start_s = 0.0
+        self.coordinator_cpu_s: list[tuple[float, float]] = []
         self.resident_bytes: dict[str, int] = {}
         self.struck: Counter[str] = Counter()
         names = [COORDINATOR, *(site_name(site) for site in range(len(config.budgets)))]
@@ -225,9 +239,9 @@ class _Run:
         self._returns: list[tuple[float, Fault]] = []
         self._notes_read = 0
 
-    def supervise(self, children: Children, began_s: float) -> None:
+    def supervise(self, children: Children) -> None:
         """Start everything, let faults happen, wait for the end."""
-        deadline_s = began_s + self._config.deadline_s
+        started_s = time.monotonic()
         self._start(children, COORDINATOR)
         address = self._config.folder / "coordinator.address"
         found = wait_for(
@@ -235,6 +249,9 @@ class _Run:
         )
         if not found or not address.exists():
             raise LiveRunError(f"the coordinator did not start: {children.last_words(COORDINATOR)}")
+        now_s = time.monotonic()
+        self.coordinator_start_s = now_s - started_s
+        deadline_s = now_s + self._config.deadline_s
         for site in range(len(self._config.budgets)):
             self._start(children, site_name(site))
         notes = self._config.folder / "notes.jsonl"
@@ -271,6 +288,7 @@ class _Run:
                 retry_s=1.0,
                 grace_s=0.5,
                 checkpoints=config.folder / "checkpoints",
+                unmerged_limit=config.settings.window,
             ),
             limits=self._limits,
             budget=config.budgets[site],
@@ -301,8 +319,11 @@ class _Run:
             self._watch(fields)
         if fields["kind"] == NoteKind.STEP_OPENED.value and not self.first_step_s:
             self.first_step_s = now_s
-        if fields["kind"] == NoteKind.STEP_REDUCED.value and not self.resident_bytes:
-            self.resident_bytes = children.resident_bytes()
+        if fields["kind"] == NoteKind.STEP_REDUCED.value:
+            if not self.resident_bytes:
+                self.resident_bytes = children.resident_bytes()
+            cpu_s = children.cpu_s(COORDINATOR)
+            self.coordinator_cpu_s.append((float(str(fields["now_s"])), cpu_s))
         for pending in self._pending:
             if pending.set_off_by(fields):
                 fault = pending.fault
@@ -318,8 +339,9 @@ class _Run:
             if fault.signal is signal.SIGSTOP:
                 children.signal(fault.victim, signal.SIGCONT)
                 continue
-            is_wanted = fault.victim == COORDINATOR or self._more_to_do(children)
-            if is_wanted and children.wait(fault.victim, 0.0):
+            if not children.wait(fault.victim, 0.0):
+                self._returns.append((now_s, fault))  # it is still dying
+            elif fault.victim == COORDINATOR or self._more_to_do(children):
                 self._start(children, fault.victim)
 
     def _more_to_do(self, children: Children) -> bool:

@@ -80,11 +80,14 @@ class SiteSettings:
         retry_s: time after which an unanswered message to another site is repeated.
         grace_s: time for which a question about unknown work is parked.
         checkpoints: folder of the checkpoints, shared by all sites.
+        unmerged_limit: with so many unmerged gradients a site begins a backward task only for a
+            micro-batch below all of theirs.
     """
 
     retry_s: float
     grace_s: float
     checkpoints: Path
+    unmerged_limit: int
 
 
 @dataclass
@@ -398,7 +401,6 @@ class Site:
         """A micro-batch is complete: nothing of it is needed but its gradient."""
         if key in books.tasks:
             self._drop_task(books.tasks[key], books)
-        books.done.pop(key, None)
         books.worker.evict([(key.step, key.micro_batch)])
         self._exchange.release([(key.step, key.micro_batch)])
 
@@ -615,9 +617,19 @@ class Site:
         return (
             task.backward_open
             and not task.forward_open
+            and not self._holds_back(task, books)
             and has_gradient
             and (has_activation or books.worker.keeps(key.step, key.micro_batch))
         )
+
+    def _holds_back(self, task: StageTask, books: _Books) -> bool:
+        """Whether another unmerged gradient would be one too many.
+
+        Below *all* of those held there is always room: the lowest unfinished micro-batch is held
+        back nowhere, so that something always completes.
+        """
+        full = len(books.held) >= self._settings.unmerged_limit
+        return full and task.assign.keep_gradient and min(books.held) < task.key
 
     def compute(self, running: Running) -> None:
         """Execute a task; the result shows only with ``complete``."""

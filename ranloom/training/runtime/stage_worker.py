@@ -7,13 +7,16 @@ them (evicted, or the task came from elsewhere) the backward pass recomputes the
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from ranloom.spare.checked_products import CheckedProducts
 from ranloom.training.data import Corpus, SampleOrder
-from ranloom.training.opt_model import ModelConfig, OptStage, parameter_shapes
+from ranloom.training.layer_list import LayerListStage, Model
+from ranloom.training.opt_model import OptStage
 from ranloom.training.optimizer import (
     OptimizerConfig,
     OptimizerState,
@@ -30,37 +33,37 @@ class Workload:
     """What is trained; the same on every site.
 
     Args:
-        model: shape of the decoder.
+        model: what is trained.
         optimizer: update rule.
         corpus: the text.
         order: which samples a micro-batch holds.
         seed: of initial values and dropout.
         device: torch device on which the stage computes; exchanged tensors live on the CPU.
+        check_pairs: probe pairs with which each matrix product is checked; 0 checks none.
     """
 
-    model: ModelConfig
+    model: Model
     optimizer: OptimizerConfig
     corpus: Corpus
     order: SampleOrder
     seed: int
     device: str = "cpu"
+    check_pairs: int = 0
 
     def names(self, first_layer: int, end_layer: int) -> tuple[str, ...]:
         """Names of the parameters in a range of layers, ascending."""
-        return tuple(sorted(parameter_shapes(self.model, first_layer, end_layer)))
+        return tuple(sorted(self.model.parameter_shapes(first_layer, end_layer)))
 
     def is_boundary(self, value: Tensor) -> bool:
-        """Whether a tensor can be what one stage hands to the next, or its gradient [B, T, d]."""
-        shape = (
-            self.order.micro_batch_samples,
-            self.corpus.sequence_length,
-            self.model.width,
+        """Whether a tensor can be what one stage hands to the next, or its gradient."""
+        shapes = self.model.boundary_shapes(
+            self.order.micro_batch_samples, self.corpus.sequence_length
         )
-        return value.shape == shape and value.dtype == self.model.torch_dtype
+        return tuple(value.shape) in shapes and value.dtype == self.model.torch_dtype
 
-    def stage(self, first_layer: int, end_layer: int) -> OptStage:
+    def stage(self, first_layer: int, end_layer: int) -> OptStage | LayerListStage:
         """A stage with its initial weights, on the device."""
-        return OptStage(self.model, first_layer, end_layer, self.seed).to(self.device)
+        return self.model.stage(first_layer, end_layer, self.seed).to(self.device)
 
 
 class TrainedLayers:
@@ -94,7 +97,7 @@ class TrainedLayers:
         """
         if first_layer < 0:
             return self.names()
-        wanted = parameter_shapes(self.workload.model, first_layer, end_layer)
+        wanted = self.workload.model.parameter_shapes(first_layer, end_layer)
         return tuple(name for name in self.names() if name in wanted)
 
     def are_sums(self, tensors: Mapping[str, Tensor], names: Iterable[str] | None = None) -> bool:
@@ -181,11 +184,16 @@ class StageWorker:
 
     Args:
         layers: the stage's layers.
+
+    Attributes:
+        checks: what checks the products, None where nothing does.
     """
 
     def __init__(self, layers: TrainedLayers) -> None:
         self.layers = layers
         self._kept: dict[tuple[int, int], _Pass] = {}
+        pairs = layers.workload.check_pairs
+        self.checks = CheckedProducts(pairs) if pairs else None
 
     @property
     def is_last(self) -> bool:
@@ -229,7 +237,8 @@ class StageWorker:
         if gradient is None:
             gradient = torch.ones_like(kept.output)
         wanted = parameters if kept.entered is None else (kept.entered, *parameters)
-        found = torch.autograd.grad(kept.output, wanted, gradient.to(kept.output.device))
+        with self.checks or nullcontext():
+            found = torch.autograd.grad(kept.output, wanted, gradient.to(kept.output.device))
         input_gradient = None
         if kept.entered is not None:
             input_gradient, found = found[0].cpu(), found[1:]
@@ -244,4 +253,5 @@ class StageWorker:
         leaf = None
         if entering is not None:
             leaf = entering.to(workload.device).detach().requires_grad_()
-        return _Pass(leaf, self.layers.module(leaf, batch.to(workload.device)))
+        with self.checks or nullcontext():
+            return _Pass(leaf, self.layers.module(leaf, batch.to(workload.device)))

@@ -93,6 +93,16 @@ class Children:
                         sizes[name] = int(line.split()[1]) * 1024
         return sizes
 
+    def cpu_s(self, name: str) -> float:
+        """Processor time of a child so far, 0 if it is gone."""
+        try:
+            # Fields 14 and 15 of proc_pid_stat(5); the name before them may hold spaces.
+            stat = Path(f"/proc/{self._running[name].pid}/stat").read_text().rpartition(")")[2]
+        except OSError:
+            return 0.0
+        user, system = stat.split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def end_all(self) -> None:
         """Kill what still runs and collect it."""
         for name, child in self._running.items():

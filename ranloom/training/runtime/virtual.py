@@ -351,6 +351,7 @@ class VirtualRun:
                 retry_s=0.3,
                 grace_s=0.2,
                 checkpoints=self._config.folder,
+                unmerged_limit=self._config.settings.window,
             ),
             lambda to, message, tensors: self._send_peer(number, to, message, tensors),
             lambda event: self._report(number, incarnation, event),

@@ -10,18 +10,21 @@ import numpy as np
 from ranloom.errors import InputError
 from ranloom.training.baselines.asteroid import Asteroid
 from ranloom.training.baselines.confidant import Confidant, ConfidantStar
+from ranloom.training.baselines.diloco import Diloco
 from ranloom.training.baselines.dtfm import Dtfm
 from ranloom.training.baselines.policy import Baseline, BaselinePlan, Reaction
 from ranloom.training.baselines.static import StaticPipeline
-from ranloom.training.costs import LayerCosts
-from ranloom.training.messages import NoteKind
-from ranloom.training.model_shapes import layer_costs
 from ranloom.training.placement import CostsOf, Placement, PlacementProblem, place
 from ranloom.training.settings import CoordinatorSettings
-from ranloom.training.simulator.experiment import Experiment, SystemRun, run_system
+from ranloom.training.simulator.experiment import (
+    Experiment,
+    SystemRun,
+    run_compiled,
+    run_system,
+)
 
 WEAVER = "weaver"
-BASELINES = ("static", "dtfm", "asteroid", "confidant", "confidant_star")
+BASELINES = ("static", "dtfm", "asteroid", "confidant", "confidant_star", "diloco")
 SYSTEMS = (WEAVER, *BASELINES)
 
 
@@ -39,6 +42,7 @@ class Compared:
         storage_gbps: at which DTFM loads a checkpoint.
         epoch_samples: samples between two averagings of Confidant.
         copy_memory_share: share of memory for Confidant's weight copies.
+        local_steps: steps between two averagings of DiLoCo.
         population: of DTFM's genetic search.
         trials: of DTFM's genetic search.
         seed: of DTFM's genetic search.
@@ -53,6 +57,7 @@ class Compared:
     storage_gbps: float
     epoch_samples: int
     copy_memory_share: float
+    local_steps: int
     population: int
     trials: int
     seed: int
@@ -69,6 +74,8 @@ class Compared:
         if name == "dtfm":
             search = (self.population, self.trials, self.seed)
             return Dtfm(sizes, reaction, self.storage_gbps, *search)
+        if name == "diloco":
+            return Diloco(sizes, self.local_steps)
         if name == "asteroid":
             return Asteroid(sizes, reaction)
         if name in ("confidant", "confidant_star"):
@@ -79,12 +86,7 @@ class Compared:
 
 def costs_by_size(experiment: Experiment, unmerged_limit: int) -> CostsOf:
     """Costs of the experiment's model by micro-batch size."""
-
-    def costs_of(samples: int) -> LayerCosts:
-        sizes = experiment.sizes
-        return layer_costs(experiment.shape, samples, experiment.sequence, sizes, unmerged_limit)
-
-    return costs_of
+    return lambda samples: experiment.costs(samples, unmerged_limit)
 
 
 def weaver_plan(
@@ -125,12 +127,15 @@ def run_weaver(
     tflops: np.ndarray,
     name: str = WEAVER,
     record_tasks: bool = False,
+    compiled: bool = False,
 ) -> SystemRun:
-    """WEAVER with its own placement."""
+    """WEAVER with its own placement, on the event path or compiled."""
     fanout = compared.settings.reduce_fanout
     least = (compared.least_replicas, compared.least_sites)
     plan = weaver_plan(experiment, compared, experiment.problem(tflops, fanout, *least))
     settings = with_hop(compared.settings, experiment, plan)
+    if compiled:
+        return run_compiled(experiment, name, plan, settings, tflops)
     return run_system(experiment, name, plan, settings, tflops, record_tasks=record_tasks)
 
 
@@ -141,6 +146,7 @@ def run_baseline(
     name: str,
     start: BaselinePlan | None = None,
     record_tasks: bool = False,
+    compiled: bool = False,
 ) -> SystemRun:
     """A baseline with its own adaptation.
 
@@ -152,6 +158,7 @@ def run_baseline(
         start: plan to start with instead of the baseline's own; its order of tasks and its interval
             of synchronisation stay its own.
         record_tasks: whether to keep the executed tasks.
+        compiled: on the fast path, which keeps no tasks.
     """
     settings = replace(compared.settings, rerouting=False, rebalancing=False, speculate=False)
     baseline = compared.baseline(name)
@@ -166,8 +173,11 @@ def run_baseline(
             forward_first=name == "dtfm",
             step_micro_batches=samples // start.micro_batch_samples,
             unmerged_limit=0,
+            averages_weights=local,
         )
     settings = with_hop(settings, experiment, plan)
+    if compiled:
+        return run_compiled(experiment, name, plan, settings, tflops, baseline, compared.reaction)
     return run_system(
         experiment, name, plan, settings, tflops, baseline, compared.reaction, record_tasks
     )
@@ -231,6 +241,8 @@ class Adaptation:
         air_handled_pct: share of shifts in steps that did not set off MLR.
         air_stall_ms_median: median time by which steps with reroutes exceed the median quiet step.
         mlr_events: how often MLR fired.
+        mlr_prepare_ms: mean time from a decision for a new layout until its layers start to travel.
+        mlr_copy_ms: mean time from then until it is in force.
         mlr_moves: layouts committed.
         mlr_exposed_stall_ms: mean time between the reduction and the next opening at a commit.
     """
@@ -239,6 +251,8 @@ class Adaptation:
     air_handled_pct: float
     air_stall_ms_median: float
     mlr_events: int
+    mlr_prepare_ms: float
+    mlr_copy_ms: float
     mlr_moves: int
     mlr_exposed_stall_ms: float
 
@@ -253,11 +267,12 @@ def adaptation(run: SystemRun, tflops: np.ndarray, threshold: float) -> Adaptati
     """
     means = np.array([_mean_capacity(tflops, row.start_s, row.end_s) for row in run.steps])
     if len(means) < 2:
-        return Adaptation(0, 100.0, 0.0, run.replans, 0, 0.0)
+        return Adaptation(0, 100.0, 0.0, run.replans, 0.0, 0.0, 0, 0.0)
     change = np.abs(np.diff(means, axis=0)) / np.maximum(means[:-1], 1e-9)
     shifts = (change > threshold).sum(axis=1)
-    fired = _steps_with_replan(run)
-    escalated = sum(int(shifts[i]) for i, row in enumerate(run.steps[1:]) if row.step in fired)
+    escalated = sum(
+        int(shifts[i]) for i, row in enumerate(run.steps[1:]) if row.step in run.replan_steps
+    )
     escalated = min(escalated, run.replans)
     total = int(shifts.sum())
     spans = np.array([row.end_s - row.start_s for row in run.steps])
@@ -271,6 +286,8 @@ def adaptation(run: SystemRun, tflops: np.ndarray, threshold: float) -> Adaptati
         100.0 * (1.0 - escalated / total) if total else 100.0,
         1000.0 * float(np.median(stalls)) if len(stalls) else 0.0,
         run.replans,
+        1000.0 * float(np.mean(run.prepares_s)) if run.prepares_s else 0.0,
+        1000.0 * float(np.mean(run.copies_s)) if run.copies_s else 0.0,
         len(moves),
         float(np.mean(exposed)) if exposed else 0.0,
     )
@@ -279,7 +296,3 @@ def adaptation(run: SystemRun, tflops: np.ndarray, threshold: float) -> Adaptati
 def _mean_capacity(tflops: np.ndarray, start_s: float, end_s: float) -> np.ndarray:
     seconds = np.arange(int(start_s), max(int(np.ceil(end_s)), int(start_s) + 1))
     return np.asarray(tflops[:, seconds % tflops.shape[1]].mean(axis=1))
-
-
-def _steps_with_replan(run: SystemRun) -> set[int]:
-    return {note.step for _, note in run.notes if note.kind is NoteKind.REBALANCED}

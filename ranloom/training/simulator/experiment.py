@@ -6,14 +6,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ranloom.training.baselines.policy import Baseline, BaselinePlan, Reaction, predicted_step_s
+from ranloom.training.baselines.confidant import copy_bytes
+from ranloom.training.baselines.policy import Baseline, BaselinePlan, Reaction
+from ranloom.training.costs import LayerCosts
 from ranloom.training.links import Links
 from ranloom.training.messages import Note, NoteKind
 from ranloom.training.model_shapes import ModelShape, TrainingBytes, layer_costs
 from ranloom.training.placement import PlacementProblem
 from ranloom.training.settings import CoordinatorSettings
 from ranloom.training.simulator.capacity import Capacity
+from ranloom.training.simulator.fast_run import FastRun, FastWorld
 from ranloom.training.simulator.network import CircuitWindow, Network
+from ranloom.training.simulator.watch import Watch
 from ranloom.training.simulator.world import Occupation, SimulatedWorld, WorldSettings
 
 NEVER_S = 1e9
@@ -40,6 +44,9 @@ class Experiment:
         tied: whether the first and last stage share a weight.
         task_overhead_s: time that a task costs beside its work.
         budget_period_s: how often sites report.
+        ends_on_host: whether embeddings and head lie in host memory and take none of the device.
+        hidden_share: share of the pipeline's time behind which sums are exchanged already; on the
+            fast path and in plans.
     """
 
     shape: ModelShape
@@ -57,6 +64,21 @@ class Experiment:
     tied: bool
     task_overhead_s: float
     budget_period_s: float
+    ends_on_host: bool = False
+    hidden_share: float = 0.0
+
+    def costs(self, samples: int, unmerged_limit: int) -> LayerCosts:
+        """Costs of the model's layers for a micro-batch of that size."""
+        shape, sizes = self.shape, self.sizes
+        costs = layer_costs(shape, samples, self.sequence, sizes, unmerged_limit)
+        if not self.ends_on_host:
+            return costs
+        parameters = np.full(shape.layers, float(shape.block_parameters))
+        return replace(
+            costs,
+            weight_bytes=parameters * sizes.weights,
+            gradient_bytes=parameters * sizes.gradient,
+        )
 
     def problem(
         self, tflops: np.ndarray, fanout: int, least_replicas: int = 1, least_sites: int = 1
@@ -75,6 +97,7 @@ class Experiment:
             chunks=self.chunks,
             least_replicas=least_replicas,
             least_sites=least_sites,
+            hidden_share=self.hidden_share,
         )
 
 
@@ -115,6 +138,9 @@ class SystemRun:
         completions_s: when each micro-batch was complete, ascending.
         peak_bytes: largest memory of a site.
         replans: how often MLR fired.
+        replan_steps: after which steps.
+        prepares_s: from the decision for a new layout until its layers start to travel.
+        copies_s: from then until it is in force.
     """
 
     name: str
@@ -126,6 +152,9 @@ class SystemRun:
     completions_s: np.ndarray
     peak_bytes: float
     replans: int
+    replan_steps: frozenset[int] = frozenset()
+    prepares_s: tuple[float, ...] = ()
+    copies_s: tuple[float, ...] = ()
 
     def tokens_per_s(self, sequence: int, duration_s: float) -> float:
         """Tokens of complete micro-batches over the whole duration."""
@@ -162,22 +191,8 @@ def run_system(
         reaction: when the policy is asked.
         record_tasks: whether to keep the executed tasks.
     """
-    costs = layer_costs(
-        experiment.shape,
-        plan.micro_batch_samples,
-        experiment.sequence,
-        experiment.sizes,
-        plan.unmerged_limit,
-    )
-    settings = replace(
-        settings,
-        micro_batch_samples=plan.micro_batch_samples,
-        step_micro_batches=plan.step_micro_batches,
-        min_step_micro_batches=min(settings.min_step_micro_batches, plan.step_micro_batches),
-        window=plan.window,
-        tied_embeddings=experiment.tied and plan.layout.stages > 1,
-        lease_s=NEVER_S,
-    )
+    costs = experiment.costs(plan.micro_batch_samples, plan.unmerged_limit)
+    settings = _sized(experiment, plan, settings)
     network = Network(experiment.activation, experiment.sync, experiment.windows, experiment.chunks)
     world = SimulatedWorld(
         settings,
@@ -196,11 +211,11 @@ def run_system(
     )
     if baseline is not None and reaction is not None:
         problem = experiment.problem(tflops, settings.reduce_fanout)
-        _Watch(world, baseline, reaction, plan, problem, tflops, settings.hop_s).start()
+        watch = Watch(baseline, reaction, plan, problem, costs, tflops, settings.hop_s)
+        _Watched(world, watch).start()
     world.start()
     world.run_until(experiment.duration_s)
     notes = tuple(world.record.notes)
-    peak = float(costs.stage_bytes(plan.layout, plan.window).max())
     return SystemRun(
         name,
         experiment.shape.name,
@@ -209,71 +224,116 @@ def run_system(
         tuple(world.record.occupations),
         notes,
         completion_times(notes, plan.layout.stages),
-        peak,
+        peak_bytes(costs, plan),
         world.coordinator.statistics.replans,
+        frozenset(note.step for _, note in notes if note.kind is NoteKind.REBALANCED),
+        tuple(note.value for _, note in notes if note.kind is NoteKind.LAYOUT_COPY),
+        tuple(note.value for _, note in notes if note.kind is NoteKind.LAYOUT_COMMIT),
     )
 
 
-class _Watch:
-    """Asks a baseline every second whether it wants to adapt."""
+class _Watched:
+    """A world on the event path under the eyes of a baseline."""
 
-    def __init__(
-        self,
-        world: SimulatedWorld,
-        baseline: Baseline,
-        reaction: Reaction,
-        plan: BaselinePlan,
-        problem: PlacementProblem,
-        tflops: np.ndarray,
-        hop_s: float,
-    ) -> None:
+    def __init__(self, world: SimulatedWorld, watch: Watch) -> None:
         self._world = world
-        self._baseline = baseline
-        self._reaction = reaction
-        self._plan = plan
-        self._problem = problem
-        self._tflops = tflops
-        self._hop_s = hop_s
-        self._costs = world.costs
-        self._planned_s = predicted_step_s(plan, self._costs, problem.seconds_per_flop, hop_s)
-        self._slow_since_s = np.inf
-        self._quiet_until_s = 0.0
+        self._watch = watch
 
     def start(self) -> None:
         """Look once a second from now on."""
         self._world.engine.at(self._world.engine.now_s + 1.0, self._look)
 
     def _look(self) -> None:
-        now_s = self._world.engine.now_s
-        second = int(now_s) % self._tflops.shape[1]
-        pace = 1.0 / (np.maximum(self._tflops[:, second], 1e-6) * 1e12)
-        step_s = predicted_step_s(self._plan, self._costs, pace, self._hop_s)
-        if step_s <= self._planned_s * self._reaction.slowdown:
-            self._slow_since_s = np.inf
-        else:
-            self._slow_since_s = min(self._slow_since_s, now_s)
-        lasting = now_s - self._slow_since_s >= self._reaction.detect_s
-        if lasting and now_s >= self._quiet_until_s:
-            self._adapt(pace, now_s)
+        cycle = self._world.coordinator.cycle
+        opened_s = None if cycle is None else cycle.plan.opened_s
+        order = self._watch.look(self._world.engine.now_s, opened_s)
+        if order is not None:
+            self._world.halt(order.stall_s)
+            if order.boundaries is not None:
+                self._world.request_layout(order.boundaries)
         self.start()
 
-    def _adapt(self, pace: np.ndarray, now_s: float) -> None:
-        answer = self._baseline.adapt(self._plan, self._problem, self._costs, pace)
-        self._quiet_until_s = now_s + self._reaction.quiet_s
-        self._slow_since_s = np.inf
-        if answer is None:
-            return
-        stall_s = answer.stall_s
-        cycle = self._world.coordinator.cycle
-        if answer.loses_step and cycle is not None:
-            stall_s += now_s - cycle.plan.opened_s
-        self._world.halt(stall_s)
-        self._quiet_until_s += stall_s
-        if answer.boundaries is not None:
-            self._world.request_layout(answer.boundaries)
-            layout = self._plan.layout.with_boundaries(0, answer.boundaries)
-            self._plan = replace(self._plan, layout=layout)
-        self._planned_s = predicted_step_s(self._plan, self._costs, pace, self._hop_s)
+
+def run_compiled(
+    experiment: Experiment,
+    name: str,
+    plan: BaselinePlan,
+    settings: CoordinatorSettings,
+    tflops: np.ndarray,
+    baseline: Baseline | None = None,
+    reaction: Reaction | None = None,
+) -> SystemRun:
+    """Train on virtual time, on the fast path; arguments as for ``run_system``."""
+    costs = experiment.costs(plan.micro_batch_samples, plan.unmerged_limit)
+    settings = _sized(experiment, plan, settings)
+    local = plan.step_micro_batches * plan.micro_batch_samples > experiment.step_samples
+    world = FastWorld(
+        experiment.activation,
+        experiment.sync,
+        experiment.windows,
+        experiment.chunks,
+        experiment.memory_bytes,
+        experiment.budget_period_s,
+        experiment.task_overhead_s,
+        plan.forward_first,
+        plan.unmerged_limit or NEVER,
+        0.0 if local or plan.averages_weights else experiment.hidden_share,
+    )
+    run = FastRun(settings, world, plan.layout, costs, tflops)
+    if baseline is not None and reaction is not None:
+        problem = experiment.problem(tflops, settings.reduce_fanout)
+        watch = Watch(baseline, reaction, plan, problem, costs, tflops, settings.hop_s)
+
+        def look() -> None:
+            order = watch.look(run.now_s, run.opened_s)
+            if order is not None:
+                run.halt(order.stall_s)
+                if order.boundaries is not None:
+                    run.request_layout(order.boundaries)
+
+        run.every_s, run.look = 1.0, look
+    record = run.run_until(experiment.duration_s)
+    rows = tuple(
+        StepRow(s.step, s.start_s, s.end_s, s.samples, s.reroutes, s.deferred, s.moved)
+        for s in record.steps
+    )
+    done_s = np.sort(np.concatenate([np.zeros(0), *record.completions_s]))
+    return SystemRun(
+        name,
+        experiment.shape.name,
+        plan,
+        rows,
+        (),
+        (),
+        done_s,
+        peak_bytes(costs, plan),
+        len(record.replans),
+        frozenset(record.replans),
+        tuple(record.prepares_s),
+        tuple(record.copies_s),
+    )
+
+
+def peak_bytes(costs: LayerCosts, plan: BaselinePlan) -> float:
+    """Largest memory of a site."""
+    if plan.averages_weights:
+        return float(copy_bytes(costs, plan.layout, plan.window).max())
+    return float(costs.stage_bytes(plan.layout, plan.window).max())
+
+
+def _sized(
+    experiment: Experiment, plan: BaselinePlan, settings: CoordinatorSettings
+) -> CoordinatorSettings:
+    """Settings with the sizes of a plan."""
+    return replace(
+        settings,
+        micro_batch_samples=plan.micro_batch_samples,
+        step_micro_batches=plan.step_micro_batches,
+        min_step_micro_batches=min(settings.min_step_micro_batches, plan.step_micro_batches),
+        window=plan.window,
+        tied_embeddings=experiment.tied and plan.layout.stages > 1,
+        lease_s=NEVER_S,
+    )
 
 
 def step_rows(notes: tuple[tuple[float, Note], ...]) -> tuple[StepRow, ...]:

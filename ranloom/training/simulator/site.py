@@ -475,7 +475,6 @@ class SimulatedSite:
         gone = [TaskKey(step, number, self.stage) for number in micro_batches]
         for key in gone:
             self._tasks.pop(key, None)
-            self._done.pop(key, None)
             self._kept.discard(key)
             for direction in _DIRECTIONS:
                 slot = (key, direction)
@@ -488,7 +487,7 @@ class SimulatedSite:
 
     def _mentioned(self) -> set[TaskKey]:
         slots = {key for key, _ in (*self._inputs, *self._outputs, *self._asked, *self._parked)}
-        return slots | set(self._tasks) | set(self._done) | self._kept
+        return slots | set(self._tasks) | self._kept
 
     def evict(self) -> None:
         """Memory went to the radio side: activations and retained outputs are gone."""
@@ -618,8 +617,9 @@ class SimulatedSite:
         """Drop everything of a step and of those before, except totals a copy still needs."""
         late = {key for key in self._mentioned() if key.step <= step}
         self._free_keys(late)
-        for key in [key for key in self._held if key.step <= step]:
-            del self._held[key]
+        for ended in (self._held, self._done):
+            for key in [key for key in ended if key.step <= step]:
+                del ended[key]
         for books in (self._sums, self._books):
             for old in [old for old in books if old <= step]:
                 del books[old]

@@ -15,6 +15,7 @@ from ranloom.training.baselines.confidant import (
     bottleneck_cut,
     linked_chain,
 )
+from ranloom.training.baselines.diloco import Diloco
 from ranloom.training.baselines.dtfm import (
     Dtfm,
     bottleneck_matching,
@@ -207,6 +208,8 @@ def make(name: str) -> Baseline:
         return Dtfm([2, 4], REACTION, 10.0, 10, 20, 1)
     if name == "asteroid":
         return Asteroid([2, 4], REACTION)
+    if name == "diloco":
+        return Diloco([2, 4], 2)
     kind = Confidant if name == "confidant" else ConfidantStar
     return kind([2, 4], 32, 0.8, REACTION)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import resource
+import signal
 import sqlite3
 
 import pytest
@@ -61,6 +64,73 @@ def test_a_full_disk_is_reported_before_anything_is_sent(tmp_path):
 
     with pytest.raises(LogWriteError, match="full"):
         write_on()
+
+
+def test_a_disk_that_is_really_full(tmp_path):
+    path = tmp_path / "log.sqlite"
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        # Files of this process may not grow beyond 256 KiB: a full disk, to SQLite.
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 18, 1 << 18))
+        words = "no fault"
+        log = EventLog(path, LOG_CODEC)
+        number = 0
+        try:
+            for number in range(100_000):
+                log.append(float(number), DONE)
+                log.sync()
+        except LogWriteError as error:
+            words = f"{number} {error}"
+        os.write(writing, words.encode())
+        os._exit(0)
+    os.close(writing)
+    os.waitpid(child, 0)
+    synced, words = os.read(reading, 10_000).decode().split(" ", 1)
+    os.close(reading)
+    assert str(path) in words
+    assert "\n" not in words
+    # What had been synced is there, in order, and with room again the log goes on.
+    again = EventLog(path, LOG_CODEC)
+    events = list(again.events())
+    assert [now_s for now_s, _ in events] == [float(number) for number in range(int(synced))]
+    again.append(1e6, DONE)
+    again.sync()
+    again.close()
+
+
+def test_a_replica_takes_the_place_of_a_lost_log(tmp_path):
+    path, replica = tmp_path / "log.sqlite", tmp_path / "elsewhere.sqlite"
+    log = EventLog(path, LOG_CODEC, replica)
+    log.set_fact("address", "tcp://127.0.0.1:5555")
+    log.append(1.0, JOINED)
+    log.set_site(2, "tcp://127.0.0.1:6666")
+    log.sync()
+    log.append(2.0, DONE)
+    log.close()
+    for lost in (path, replica):
+        for file in tmp_path.glob(f"{lost.name}*"):
+            file.unlink()
+        again = EventLog(path, LOG_CODEC, replica)
+        assert list(again.events()) == [(1.0, JOINED)]
+        assert again.sites() == {2: "tcp://127.0.0.1:6666"}
+        assert again.fact("address") == "tcp://127.0.0.1:5555"
+        again.close()
+    # A crash between the two syncs leaves one ahead of the other.
+    ahead = EventLog(replica, LOG_CODEC)
+    ahead.append(2.0, DONE)
+    ahead.sync()
+    ahead.close()
+    both = EventLog(path, LOG_CODEC, replica)
+    assert list(both.events()) == [(1.0, JOINED), (2.0, DONE)]
+    both.close()
+    other = EventLog(tmp_path / "other.sqlite", LOG_CODEC)
+    other.append(9.0, Tick())
+    other.sync()
+    other.close()
+    with pytest.raises(InputError, match="replica of this log"):
+        EventLog(tmp_path / "other.sqlite", LOG_CODEC, replica)
 
 
 def test_other_files_and_formats_are_refused(tmp_path):

@@ -7,15 +7,18 @@ from dataclasses import replace
 import pytest
 
 from ranloom.training.layout import regular_layout
-from ranloom.training.messages import Fence, NoteKind, SiteJoined
+from ranloom.training.messages import Assign, Fence, Merge, NoteKind, SiteJoined
 from ranloom.training.opt_model import ModelConfig
 from ranloom.training.runtime.chaos import SETTINGS
 from ranloom.training.runtime.chaos import SMALL_SETUP as SETUP
 from ranloom.training.runtime.coordinator_process import (
     CoordinatorConfig,
     CoordinatorProcess,
+    logged_events,
+    new_core,
     replay,
 )
+from ranloom.training.runtime.event_log import LogWriteError
 from ranloom.training.runtime.pacing import Budget, BudgetCut, PacedTask
 from ranloom.training.runtime.peer_messages import CODEC, COORDINATOR, Channel, Hello
 from ranloom.training.runtime.setup import difference, layer_costs
@@ -58,7 +61,9 @@ def run(tmp_path):
                     bind="tcp://127.0.0.1:*",
                     coordinator=(tmp_path / "coordinator.address").read_text(),
                     setup=setup,
-                    settings=SiteSettings(retry_s=0.2, grace_s=0.2, checkpoints=tmp_path),
+                    settings=SiteSettings(
+                        retry_s=0.2, grace_s=0.2, checkpoints=tmp_path, unmerged_limit=6
+                    ),
                     limits=LinkLimits(),
                     budget=Budget((1.0,)),
                     forward_flop=tuple(config.costs.forward_flop.tolist()),
@@ -153,6 +158,31 @@ def test_what_does_not_belong_to_a_channel_is_not_looked_into(run):
     answers = [m for packet in stranger.poll(1.0) for m in packet.messages]
     assert answers == [Fence(1, 9)]
     stranger.close()
+
+
+def test_with_a_full_log_nothing_is_sent_that_it_does_not_hold_and_a_restart_goes_on(run):
+    coordinator, site, config, *_ = run
+    first, second = site(0), site(1)
+    sent = []
+    send = coordinator._endpoint.send
+
+    def watched(peer, messages, *rest):
+        sent.extend(m for m in messages if isinstance(m, Assign | Merge))
+        return send(peer, messages, *rest)
+
+    coordinator._endpoint.send = watched
+    # No page more than the log has: it is full within a few events.
+    coordinator._log._database.execute("pragma max_page_count = 1")
+    with pytest.raises(LogWriteError, match=r"coordinator\.sqlite: .* full"):
+        turns(coordinator, first, second, count=400)
+    coordinator.close()
+    core = new_core(config)
+    logged = [a for at_s, event in logged_events(config) for a in core.handle(event, at_s)]
+    assert all(action in logged for action in sent)
+    again = CoordinatorProcess(config)
+    turns(again, first, second, count=600, until=lambda: again.finished)
+    assert again.finished
+    again.close()
 
 
 def test_setups_are_compared_fact_by_fact():

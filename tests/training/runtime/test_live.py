@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 from ranloom.errors import InputError
 from ranloom.training.checkpoint import load_stages
-from ranloom.training.messages import NoteKind
+from ranloom.training.messages import Note, NoteKind
 from ranloom.training.opt_model import ModelConfig
 from ranloom.training.optimizer import OptimizerConfig
 from ranloom.training.runtime.chaos import SETTINGS
+from ranloom.training.runtime.decisions import replay_events, write_events
 from ranloom.training.runtime.live import Fault, LiveConfig, LiveRunError, run_live
 from ranloom.training.runtime.pacing import Budget, BudgetCut
-from ranloom.training.runtime.setup import TrainingSetup
+from ranloom.training.runtime.progress import StepBar, StepStream
+from ranloom.training.runtime.setup import TrainingSetup, layer_costs
 from ranloom.training.runtime.summary import live_metrics, notes_table
 
 LIVE_SETUP = TrainingSetup(
@@ -69,7 +74,14 @@ def test_a_budget_cut_and_a_killed_holder_leave_the_weights_exact(tmp_path):
         faults=(Fault("site-2", signal.SIGKILL, NoteKind.COMMITTED, step=3, of_victim=True),),
     )
     seen: Counter[str] = Counter()
-    result = run_live(config, lambda fields: seen.update([str(fields["kind"])]))
+    streamed: dict[str, list[float]] = {}
+    stream = StepStream(lambda name, v, _: streamed.setdefault(name, []).append(v), 20.0)
+
+    def watch(fields):
+        seen.update([str(fields["kind"])])
+        stream(fields)
+
+    result = run_live(config, watch)
     assert_exact(result)
     metrics = live_metrics(config, result)
     assert metrics["reroutes"] > 0
@@ -81,6 +93,17 @@ def test_a_budget_cut_and_a_killed_holder_leave_the_weights_exact(tmp_path):
     table = notes_table(result.notes)
     assert len(table["time_s"]) == len(result.notes)
     assert bool((table["time_s"][1:] >= table["time_s"][:-1]).all())
+    assert streamed["loss"] == pytest.approx(result.proof.reference.losses)
+    assert sum(streamed["samples"]) == config.settings.micro_batch_limit * 2
+    assert streamed["reroutes"][-1] == metrics["reroutes"]
+    assert streamed["sites_lost"][-1] == 1
+    # Every decision comes again from the events alone.
+    path = tmp_path / "events.parquet"
+    costs = layer_costs(config.setup)
+    write_events(path, result.events, config.settings, config.layout, costs)
+    decided = list(replay_events(path))
+    assert [entry for entry in decided if isinstance(entry[1], Note)] == result.notes
+    assert {"Assign", "Merge", "Reduce", "Apply"} <= {type(a).__name__ for _, a in decided}
     # The coordinator's own last checkpoint holds the same weights.
     version = max(
         int(path.name.split("-")[1])
@@ -126,6 +149,22 @@ def test_a_site_that_comes_back_takes_part_again(tmp_path, monkeypatch):
     assert_exact(result)
     assert result.count(NoteKind.SITE_JOINED) == 5
     assert result.count(NoteKind.LAYOUT_COMMIT) == 1
+
+
+def test_other_tables_are_no_events_of_a_run(tmp_path):
+    path = tmp_path / "other.parquet"
+    pq.write_table(pa.table({"time_s": [1.0]}), path)
+    for wrong in (path, tmp_path / "none.parquet"):
+        with pytest.raises(InputError, match="events of a run"):
+            list(replay_events(wrong))
+
+
+def test_a_bar_shows_nothing_where_there_is_no_terminal():
+    output = io.StringIO()
+    with StepBar(3, output) as bar:
+        bar({"kind": NoteKind.STEP_LOSS, "value": 1.5})
+        bar({"kind": NoteKind.STEP_REDUCED})
+    assert output.getvalue() == ""
 
 
 def children() -> set[int]:

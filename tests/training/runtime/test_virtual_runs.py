@@ -131,6 +131,23 @@ def test_tensors_that_do_not_fit_are_not_taken(virtual_config, monkeypatch):
     assert {"Supply", "PartialSum", "TiedSum", "Total"} <= spoilt.keys()
 
 
+def test_unmerged_gradients_stay_within_the_window(virtual_config, monkeypatch):
+    held = Counter()
+    rates = replace(DEATHS, cut_per_s=0.8)
+
+    def watched(self, running, seconds):
+        complete(self, running, seconds)
+        if self._books is not None:
+            held[len(self._books.held)] += 1
+
+    complete = Site.complete
+    monkeypatch.setattr(Site, "complete", watched)
+    assert_holds(run(virtual_config(3, rates, window=2, micro_batch_limit=24)))
+    # One more for each micro-batch that comes below all of those held.
+    assert held[2] > 0
+    assert max(held) <= 4
+
+
 def test_adamw_state_moves_with_the_layers(virtual_config):
     setup = replace(SETUP, optimizer=OptimizerConfig("adamw", 0.01, weight_decay=0.1))
     commits = 0
@@ -214,3 +231,22 @@ def test_a_run_that_makes_no_progress_is_given_up(virtual_config):
     config = virtual_config(1, replicas=1)
     with pytest.raises(HungError):
         run(replace(config, tflops=config.tflops[:1], give_up_s=5.0))
+
+
+def test_a_run_whose_processes_have_all_ended_is_resumed(virtual_config):
+    adamw = replace(SETUP, optimizer=OptimizerConfig("adamw", 0.01, weight_decay=0.1))
+    config = virtual_config(1, setup=adamw, checkpoint_steps=2, micro_batch_limit=60)
+    training = VirtualRun(config, adamw.workload("cpu"))
+
+    def stop_everything():
+        training._crash()
+        for site in range(len(config.tflops)):
+            training._die(site)
+
+    training._at(1.5, stop_everything)
+    result = training.run()
+    assert_holds(result)
+    assert count_notes(result)["rolled_back"] > 0
+    # From a checkpoint, not from the start.
+    installed = [r for j in training._journals for r in j.records if r["what"] == "installed"]
+    assert "checkpoint" in {record["weights_from"] for record in installed}

@@ -1,0 +1,43 @@
+"""A Python that has Sionna beside the packages of this one: an environment in ``build/sionna``.
+
+``python bench/_sionna.py`` makes it; then
+``build/sionna/bin/python -m ranloom.ldpc.against_sionna`` compares everything with Sionna. Nothing
+is installed into the environment that this runs in.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent.parent / "build" / "sionna"
+PACKAGE = "sionna-no-rt==2.2.0"
+
+
+def interpreter() -> Path | None:
+    """Python with Sionna, installed on first use; None where it cannot be."""
+    if importlib.util.find_spec("sionna"):
+        return Path(sys.executable)
+    python = FOLDER / "bin" / "python"
+    done = FOLDER / "installed"
+    if done.exists():
+        return python
+    print(f"Installing {PACKAGE} into {FOLDER}: once", flush=True)
+    venv.create(FOLDER, with_pip=True, clear=True)
+    paths = sysconfig.get_paths(vars={"base": str(FOLDER), "platbase": str(FOLDER)})
+    own = Path(paths["purelib"]) / "beside.pth"
+    own.write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
+    install = [str(python), "-m", "pip", "install", "--quiet", PACKAGE]
+    if subprocess.run(install, check=False).returncode:
+        print(f"{PACKAGE} could not be installed: no comparison with it")
+        return None
+    done.touch()
+    return python
+
+
+if __name__ == "__main__":
+    print(interpreter())

@@ -1,0 +1,1 @@
+"""Exhaustive check of the training protocol: every interleaving of a small run."""

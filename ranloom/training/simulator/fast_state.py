@@ -1,0 +1,122 @@
+"""State of a step on the fast path, as records of one to two cache lines."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+ACTIVATION, GRADIENT, DISCARD = 0, 1, 2
+"""What reaches a site; a discard takes away what it is running."""
+
+HAS_ACTIVATION, HAS_GRADIENT, KEPT, FORWARD_DONE, BACKWARD_DONE = 1, 2, 4, 8, 16
+"""Flags of a key: what its owner has, and what is done."""
+
+WAITING, IN_WORK, COMPLETE, DEFERRED = 0, 1, 2, 3
+"""Values of ``Fate``."""
+
+SITE = np.dtype(
+    [
+        ("begin_s", np.float64),  # of the present task
+        ("end_s", np.float64),
+        ("hub_s", np.float64),  # coordinator to site, one way
+        ("open_flop", np.float64),  # work that it still owns in this step
+        ("busy_s", np.float64),  # time at work in this step
+        ("row", np.int32),  # of the present task, -1 for none
+        ("direction", np.int32),
+        ("stage", np.int32),  # that it holds, -1 for none
+        ("arrivals", np.int32),  # length of its heap of arrivals
+        ("readies", np.int32, (2,)),  # lengths of its heaps of runnable rows
+        ("held", np.int32),  # unmerged gradients
+        ("pad", np.int32, (3,)),
+    ]
+)
+
+KEY = np.dtype(
+    [
+        ("owner", np.int32),  # site that executes it
+        ("flags", np.int32),
+        ("made_at", np.int32, (2,)),  # site that retains the output, by direction
+        ("done_s", np.float64, (2,)),  # end of the task, by direction
+        ("asked_s", np.float64, (2,)),  # a request for an input reaches its producer
+    ]
+)
+"""Micro-batch x stage [M, P]."""
+
+ROW = np.dtype(
+    [
+        ("replica", np.int32),  # whose window it counts in
+        ("fate", np.int32),
+        ("committed", np.int64),  # stages so far
+        ("admitted_s", np.float64),  # taken into work by the coordinator
+        ("commit_s", np.float64),  # last commit so far, at the coordinator
+        ("done_s", np.float64),  # seen complete by the coordinator, infinite before
+    ]
+)
+"""Micro-batch [M]."""
+
+LINK = np.dtype([("gbps", np.float64), ("latency_s", np.float64), ("free_s", np.float64)])
+"""Activation plane of an ordered pair of sites [S, S]."""
+
+ARRIVAL = np.dtype([("time_s", np.float64), ("row", np.int32), ("kind", np.int32)])
+
+COUNTS = np.dtype(
+    [
+        ("undecided", np.int64),  # rows neither complete nor deferred
+        ("tasks", np.int64),  # ended
+        ("transfers", np.int64),  # queued on links
+        ("last_s", np.float64),  # last completion or deferral
+    ]
+)
+
+
+class Step(NamedTuple):
+    """A step and what it runs on.
+
+    Args:
+        keys: [M, P].
+        rows: [M].
+        lane_rows: rows by replica, ascending within each [M].
+        lane_next: next row of each replica to be admitted, index into ``lane_rows`` [D].
+        lane_end: end of each replica's rows [D].
+        sites: [S].
+        links: [S, S].
+        arrivals: heaps by time [A, S].
+        ready: heaps of runnable rows by direction [2, M, S].
+        held: rows of unmerged gradients [S, H].
+        clock: when something happens at a site next [S padded to a power of two].
+        winner: tournament over ``clock``: who is next [2 x that].
+        tflops: usable compute by site and second [S, K].
+        work: forward and backward operations by stage; no forward work at the last [P, 2].
+        learned: error, spread of predictions and reported budget of each site [3, S].
+        counts: [1].
+        window: micro-batches in work in a replica.
+        unmerged_limit: gradients that a site holds at most; 0 for no limit.
+        forward_first: forward before backward tasks.
+        boundary_gbit: size of a boundary tensor.
+        overhead_s: time that a task costs beside its work.
+        error_weight: weight of the newest prediction error.
+    """
+
+    keys: np.ndarray
+    rows: np.ndarray
+    lane_rows: np.ndarray
+    lane_next: np.ndarray
+    lane_end: np.ndarray
+    sites: np.ndarray
+    links: np.ndarray
+    arrivals: np.ndarray
+    ready: np.ndarray
+    held: np.ndarray
+    clock: np.ndarray
+    winner: np.ndarray
+    tflops: np.ndarray
+    work: np.ndarray
+    learned: np.ndarray
+    counts: np.ndarray
+    window: int
+    unmerged_limit: int
+    forward_first: bool
+    boundary_gbit: float
+    overhead_s: float
+    error_weight: float
