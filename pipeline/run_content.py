@@ -93,7 +93,7 @@ def _log_series(store: Store, run_id: str, stage: Stage, plot: Plot, folder: Pat
     for label, group in _groups(table, labels):
         stride = max(1, -(-group.num_rows // _SERIES_POINTS))
         shown = (str(value) for value in plot.where.values())
-        name = "/".join(["series", plot.output, plot.y, *shown, *label])
+        name = "/".join(["series", plot.output, plot.y, *shown, *(part or "-" for part in label)])
         steps = group.column(plot.x).to_pylist()[::stride]
         values = group.column(plot.y).to_pylist()[::stride]
         points += [

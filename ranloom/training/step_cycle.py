@@ -225,13 +225,18 @@ class StepCycle:
         if not (self._may_admit and ledger.waiting):
             return
         self._may_admit = False
-        in_work = Counter(int(ledger.replica[row]) for row in ledger.rows_of_fate(Fate.IN_WORK))
-        for row in ledger.rows_of_fate(Fate.WAITING):
-            replica = int(ledger.replica[row])
-            if in_work[replica] < self._settings.window:
-                ledger.decide(int(row), Fate.IN_WORK)
-                in_work[replica] += 1
-                self._dirty.add(int(row))
+        in_work = Counter(ledger.replica[ledger.rows_of_fate(Fate.IN_WORK)].tolist())
+        waiting = ledger.rows_of_fate(Fate.WAITING)
+        replica_of = ledger.replica[waiting]
+        admitted: list[int] = []
+        # An epoch without a flush is one long step: thousands wait, a handful is admitted.
+        for replica in range(int(replica_of.max()) + 1):
+            room = self._settings.window - in_work[replica]
+            if room > 0:
+                admitted.extend(waiting[replica_of == replica][:room].tolist())
+        for row in sorted(admitted):
+            ledger.decide(row, Fate.IN_WORK)
+            self._dirty.add(row)
 
     def task_completed(self, event: TaskCompleted, now_s: float) -> list[Action]:
         """A site reports a forward or backward task."""
