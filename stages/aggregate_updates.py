@@ -36,7 +36,6 @@ from ranloom.federated.figures import (
 from ranloom.federated.hub import Hub
 from ranloom.federated.mobility import read_walk
 from ranloom.federated.payload import Payload, encode
-from ranloom.federated.quality import STRATEGIES, Training, pretrained, run_strategy, summary
 from ranloom.federated.radio import CellRates
 from ranloom.federated.rate_trace import read_rates, traced_rates
 from ranloom.federated.rounds import Behaviour
@@ -245,6 +244,9 @@ def quality(
     outputs: Outputs,
 ) -> dict[str, Any]:
     """Fine-tune with every strategy on part of the network; writes the curves."""
+    # Imported here: every `check` reads this declaration, and torch takes seconds to import.
+    from ranloom.federated.quality import STRATEGIES, Training, pretrained, run_strategy, summary
+
     chosen = params.quality
     part = network.first(min(chosen.gnbs, params.n_gnbs))
     job = replace(

@@ -7,17 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.torch import save_file
 
 from pipeline.io import Inputs, Outputs
 from pipeline.stage import Fault, File, FromParam, FromStage, Plot, Result, Stage
 from ranloom.errors import InputError
 from ranloom.gpu.card import load_card
-from ranloom.training.data import load_corpus
 from ranloom.training.links import read_links
-from ranloom.training.reference import train_reference
 from ranloom.training.simulator.experiment import SystemRun
-from stages._train_live import live_setup, measure_live
 from stages._train_params import Params
 from stages._train_sim import (
     PUBLISHED,
@@ -52,6 +48,8 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
     block = "params.yaml: train_sites"
     load_card(files["card"])
     if params.live.text_source == "file":
+        from ranloom.training.data import load_corpus
+
         live = params.live
         load_corpus(str(files["text"]), 0, live.generated_samples, live.sequence)
     try:
@@ -136,12 +134,19 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
         },
     )
     metrics["reference"] = _reference(params, outputs)
+    from stages._train_live import measure_live  # torch takes seconds to import, `check` need not
+
     measured = {"real": measure_live(params, sites.spare, outputs)}
     return Result(metrics, measured)
 
 
 def _reference(params: Params, outputs: Outputs) -> dict[str, Any]:
     """One-process training of the live model, every step with the micro-batches planned for it."""
+    from safetensors.torch import save_file
+
+    from ranloom.training.reference import train_reference
+    from stages._train_live import live_setup
+
     setup = live_setup(params)
     corpus = setup.corpus()
     size = params.live.step_micro_batches

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.signal import lfilter
 
 from ranloom.errors import InputError
 
@@ -234,6 +233,8 @@ def stack(parts: Sequence[SinrTrace]) -> SinrTrace:
 
 def _autoregress(noise: NDArray[np.float64], rho: NDArray[np.float64]) -> NDArray[np.float64]:
     """[n_ue, n_samples] stationary AR(1) states of unit variance from white noise."""
+    from scipy.signal import lfilter  # takes a second to import, and most of the package does not
+
     gain = np.sqrt(1.0 - rho**2)
     noise[:, 0] /= gain  # the first state is a draw from the stationary distribution
     return np.array([lfilter([g], [1.0, -r], w) for g, r, w in zip(gain, rho, noise, strict=True)])
