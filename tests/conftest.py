@@ -38,6 +38,7 @@ sys.addaudithook(note)
 """
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests over the whole chain share one worker, so that the chain runs once."""
     for item in items:

@@ -122,17 +122,17 @@ def test_only_busy_is_tried_again(
 
     calls: list[str] = []
 
-    def repro(_root: Path, what: str, *_: object) -> None:
+    def repro(_self: object, _root: Path, what: str, *_: object) -> None:
         calls.append(what)
         if len(calls) == 1:
             raise error(what)
 
-    monkeypatch.setattr(dvc_process, "repro", repro)
+    monkeypatch.setattr(dvc_process.Processes, "repro", repro)
     quick = chain.reproduce.with_options(retry_delay_seconds=0)
 
     @flow(name="toy")
     def run() -> None:
-        quick(Path(), "make")
+        quick(Path(), "make", dvc_process.Processes())
 
     state = run(return_state=True)
     assert len(calls) == attempts

@@ -110,7 +110,7 @@ def paths(root: Path, tmp_path: Path) -> dict[str, Path]:
 
 
 def run(block, paths, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(train_sites, "measure_live", lambda *_: {"sites": 4})
+    monkeypatch.setattr("stages._train_live.measure_live", lambda *_: {"sites": 4})
     folder.mkdir()
     outputs = Outputs(STAGE, folder)
     return train_sites.run(STAGE.params(**block), Inputs(paths), outputs)
