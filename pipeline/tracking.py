@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -170,10 +171,11 @@ class _Projection:
             The run; ``None`` where another process executes the same at this moment and logs it.
         """
         entry = self.pipeline.live(name)
-        key = self.pipeline.key()
+        entries = self.pipeline.entries()
+        key = pipeline_key(entries, self.pipeline.outs)
         with self.store.lock():
             self.store.settle_dead()
-            self.parent = self._parent(key, self.pipeline.entries(), reopen=True)
+            self.parent = self._parent(key, entries, reopen=True)
             run = self.store.stage_run(fingerprint(entry))
             if run is None:
                 run = self._create(name, entry, self.parent)
@@ -262,18 +264,22 @@ class _Projection:
             "ranloom.fingerprint": fingerprint(entry),
             "ranloom.headline": json.dumps(self.stages[name].headline),
             **Owner.current().tags(),
-            **git_tags(self.root),
+            **self._git_tags,
         }
         if parent is not None:
             tags["mlflow.parentRunId"] = parent.info.run_id
         return self.store.create(name, tags)
+
+    @cached_property
+    def _git_tags(self) -> dict[str, str]:
+        return git_tags(self.root)
 
     def _parent(self, key: str, entries: Mapping[str, Entry], *, reopen: bool) -> Run:
         """The parent; a new one carries the parameters of all stages, so that two compare."""
         tags = {
             "ranloom.workspace": str(self.root),
             "mlflow.source.name": str(self.root),
-            **git_tags(self.root),
+            **self._git_tags,
         }
         in_workspace = self.root.parent.name == WORKSPACES
         label = os.environ.get("DVC_EXP_NAME") or (self.root.name if in_workspace else "chain")
