@@ -28,7 +28,12 @@ class Owner:
     @classmethod
     def current(cls) -> Owner:
         """This process."""
-        return cls(socket.gethostname(), os.getpid(), _started(psutil.Process()))
+        return cls.of(os.getpid())
+
+    @classmethod
+    def of(cls, pid: int) -> Owner:
+        """A running process of this machine."""
+        return cls(socket.gethostname(), pid, _started(psutil.Process(pid)))
 
     @classmethod
     def from_tags(cls, tags: Mapping[str, str]) -> Owner | None:

@@ -133,13 +133,13 @@ def missing_upstream(root: Path, stage: Stage, paths: Mapping[str, Path]) -> lis
 def _execute(
     root: Path, registry: Registry, stage: Stage, values: StageParams, paths: Mapping[str, Path]
 ) -> None:
-    from pipeline import tracking
+    from pipeline import recorder
     from pipeline.io import Inputs, Outputs, write_plots
 
     target = root / OUTS / stage.name
     with (
+        recorder.stage_run(root, registry, stage.name) as live,
         _work_folder(root, stage.name) as work,
-        tracking.stage_run(root, registry, stage.name) as live,
     ):
         result = stage.run(values, Inputs(paths), Outputs(stage, work, live))
         absent = [n for n, output in stage.outputs.items() if not (work / output.file).exists()]

@@ -12,10 +12,8 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -42,92 +40,10 @@ T = TypeVar("T")
 UI_ADDRESS = "http://127.0.0.1:5055"
 """Where `make ui` serves the store."""
 
-_LIVE_FLUSH_S = 1.0
-
-
-@dataclass
-class LiveRun:
-    """Handle of a running stage; calling it streams one advisory live metric."""
-
-    store: Store | None = None
-    run_id: str | None = None
-    _finish: Callable[[], None] | None = None
-    _pending: list[tuple[str, float, int, int]] = field(default_factory=list)
-    _flushed_s: float = 0.0
-
-    def __call__(self, name: str, value: float, step: int) -> None:
-        """Stream ``live/<name>``; values are sent in batches about once a second."""
-        if self.store is None or self.run_id is None:
-            return
-        self._pending.append((f"live/{name}", value, int(time.time() * 1000), step))
-        if time.monotonic() - self._flushed_s > _LIVE_FLUSH_S:
-            self.flush()
-
-    def flush(self) -> None:
-        """Send what is pending."""
-        if self.store is not None and self.run_id is not None and self._pending:
-            pending, self._pending = self._pending, []
-            _advisory(lambda: self.store.log_metrics(self.run_id, pending))  # type: ignore[union-attr,arg-type]
-        self._flushed_s = time.monotonic()
-
-    def finish(self) -> None:
-        """Log the finished stage from its outs; call it once they are in place."""
-        self.flush()
-        if self._finish is not None:
-            _advisory(self._finish)
-
 
 def enabled() -> bool:
     """Whether runs are tracked: ``RANLOOM_TRACKING=off`` switches it off."""
     return os.environ.get("RANLOOM_TRACKING", "on") != "off"
-
-
-@contextmanager
-def stage_run(root: Path, stages: Mapping[str, Stage], name: str) -> Iterator[LiveRun]:
-    """Project one execution of a stage, from its start to its end.
-
-    MLflow is advisory: a fault of the store is reported on stderr and costs no result.
-
-    Args:
-        root: workspace with ``dvc.yaml``.
-        stages: declarations, of this stage at least.
-        name: the stage that starts.
-    """
-    if not enabled():
-        yield LiveRun()
-        return
-    projection = _advisory(lambda: _Projection(root, stages))
-    run = _advisory(lambda: projection.start(name)) if projection is not None else None
-    if projection is None or run is None:
-        yield LiveRun()
-        return
-    store, run_id = projection.store, run.info.run_id
-    entry = projection.pipeline.live(name)
-    if run.info.status == "FINISHED":  # forced re-run of what is logged already
-        yield LiveRun(_finish=projection.close_parent)
-        return
-    finished = False
-
-    def finish() -> None:
-        nonlocal finished
-        finished = True
-        projection.log_stage(run_id, name)
-        store.terminate(run_id, "FINISHED")
-        projection.update_parent(started={name: entry})
-        projection.close_parent()
-
-    live = LiveRun(store, run_id, finish)
-    try:
-        yield live
-    except BaseException as error:
-        live.flush()
-        status = "FAILED" if isinstance(error, Exception) else "KILLED"
-        reason = f"{type(error).__name__}: {error}"
-        _advisory(lambda: store.fail(run_id, status, reason))
-        _advisory(projection.close_parent)
-        raise
-    if not finished:
-        _advisory(lambda: store.terminate(run_id, "FAILED"))
 
 
 @dataclass(frozen=True)
@@ -151,40 +67,74 @@ class SyncReport:
 
 def sync(root: Path, stages: Mapping[str, Stage]) -> SyncReport:
     """Bring the store in line with ``dvc.lock`` and the outs of a workspace."""
-    return _Projection(root, stages).sync()
+    return Projection(root, stages).sync()
 
 
-class _Projection:
+class Projection:
     """The runs of one workspace in the store."""
 
     def __init__(self, root: Path, stages: Mapping[str, Stage]) -> None:
         self.root = root
         self.stages = stages
         self.pipeline = Pipeline(root)
-        self.store = Store.open(root)
         self.parent: Run | None = None
 
-    def start(self, name: str) -> Run | None:
+    @cached_property
+    def store(self) -> Store:
+        """The store, opened where it is needed first."""
+        return Store.open(self.root)
+
+    def identify(self, name: str) -> tuple[Entry, dict[str, Entry]]:
+        """Entry of a stage, and entries of all for the pipeline key, as the files are.
+
+        A file is hashed once: what a first call found stands.
+        """
+        return self.pipeline.live(name), self.pipeline.entries()
+
+    def start(self, name: str, owner: Owner) -> Run | None:
         """Get or create the parent by key and the stage's run by fingerprint.
+
+        Args:
+            name: the stage that starts.
+            owner: the process that executes it.
 
         Returns:
             The run; ``None`` where another process executes the same at this moment and logs it.
         """
-        entry = self.pipeline.live(name)
-        entries = self.pipeline.entries()
+        entry, entries = self.identify(name)
         key = pipeline_key(entries, self.pipeline.outs)
         with self.store.lock():
             self.store.settle_dead()
             self.parent = self._parent(key, entries, reopen=True)
             run = self.store.stage_run(fingerprint(entry))
             if run is None:
-                run = self._create(name, entry, self.parent)
+                run = self._create(name, entry, self.parent, owner)
                 log_execution(self.store, run.info.run_id, entry)
             elif run.info.status == "RUNNING":
                 return None
         return run
 
+    def stream(self, run: Run, values: Iterable[tuple[str, float, int, int]]) -> None:
+        """Log live metrics; an execution that is logged already keeps those of its first time."""
+        if run.info.status == "RUNNING":
+            self.store.log_metrics(run.info.run_id, values)
+
+    def finish(self, run: Run, name: str) -> None:
+        """Log the finished stage from its outs, unless it is a forced repetition."""
+        if run.info.status == "RUNNING":
+            self.log_stage(run.info.run_id, name)
+            self.store.terminate(run.info.run_id, "FINISHED")
+            self.update_parent(started={name: self.pipeline.live(name)})
+        self.close_parent()
+
+    def fail(self, run: Run, status: str, reason: str) -> None:
+        """End the run of a stage that gave no result, with the reason."""
+        if run.info.status == "RUNNING":
+            self.store.fail(run.info.run_id, status, reason)
+        self.close_parent()
+
     def sync(self) -> SyncReport:
+        """Give each stage in ``dvc.lock`` its run, and the parent what all of them show."""
         locked = locked_entries(self.root)
         created, present, skipped = [], [], {}
         parent: Run | None = None
@@ -208,7 +158,7 @@ class _Projection:
                 if stale := self._stale_out(name):
                     skipped[name] = stale
                     continue
-                run = self._create(name, locked[name], parent)
+                run = self._create(name, locked[name], parent, Owner.current())
                 log_execution(self.store, run.info.run_id, locked[name])
                 self.log_stage(run.info.run_id, name)
                 self.store.terminate(run.info.run_id, "FINISHED")
@@ -257,13 +207,13 @@ class _Projection:
         if self.parent is not None:
             self.store.close_parent(self.parent.info.run_id)
 
-    def _create(self, name: str, entry: Entry, parent: Run | None) -> Run:
+    def _create(self, name: str, entry: Entry, parent: Run | None, owner: Owner) -> Run:
         tags = {
             "ranloom.kind": "stage",
             "ranloom.stage": name,
             "ranloom.fingerprint": fingerprint(entry),
             "ranloom.headline": json.dumps(self.stages[name].headline),
-            **Owner.current().tags(),
+            **owner.tags(),
             **self._git_tags,
         }
         if parent is not None:
@@ -328,7 +278,8 @@ def git_tags(root: Path) -> dict[str, str]:
     }
 
 
-def _advisory(action: Callable[[], T]) -> T | None:
+def advisory(action: Callable[[], T]) -> T | None:
+    """Do what may fail without costing a result: a fault is told on stderr."""
     try:
         return action()
     except Exception as error:

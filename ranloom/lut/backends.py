@@ -71,7 +71,7 @@ def read_published_cells(path: Path) -> tuple[Cells, int]:
         InputError: the file does not hold them.
     """
     try:
-        document = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
         table, sm_count = document["min_sm_lut"], int(document["ran_cell"]["sm_count"])
         mcs, prb = np.meshgrid(table["mcs"], table["prb"])
         sm = np.array(table["min_sm"], dtype=np.int64).reshape(mcs.shape)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-from scipy.stats import t
+from scipy.special import stdtrit
 
 from ranloom.errors import InputError
 from ranloom.mac.bar import Limits, Verdict, judge
@@ -41,7 +41,7 @@ def interval(values: Sequence[float]) -> Interval:
     if n < 2:
         return Interval(float(values[0]), 0.0)
     spread = float(np.std(values, ddof=1)) / np.sqrt(n)
-    return Interval(float(np.mean(values)), float(t.ppf(0.5 + 0.5 * CONFIDENCE, n - 1)) * spread)
+    return Interval(float(np.mean(values)), float(stdtrit(n - 1, 0.5 + 0.5 * CONFIDENCE)) * spread)
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,17 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pipeline.fingerprint import Pipeline, fingerprint
+from pipeline.processes import Owner
+from pipeline.recorder import stage_run
 from pipeline.store import store_folder
-from pipeline.tracking import stage_run
 from tests.pipeline.conftest import Toy
 from tests.pipeline.toy_chain import STAGES
 
@@ -34,6 +37,14 @@ def metrics_by_fingerprint(runs) -> dict[str, dict[str, float]]:
 
 def by_stage(runs) -> Counter:
     return Counter((r.data.tags["ranloom.stage"], r.info.status) for r in runs)
+
+
+def eventually(probe: Callable[[], bool]) -> None:
+    """Wait for what a recorder does after its stage was killed."""
+    deadline_s = time.monotonic() + 60
+    while not probe():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.1)
 
 
 def test_repro_force_and_reverted_params(toy) -> None:
@@ -86,11 +97,11 @@ def test_repro_force_and_reverted_params(toy) -> None:
 
 
 def test_killed_and_failed_stage(toy) -> None:
-    """SIGKILL leaves a run that the next start marks; a fault is told in the run."""
+    """The recorder marks the run of a stage that was killed; a fault is told in the run."""
     toy.set_param("sum.behave", "die")
     assert toy.repro(check=False).returncode != 0
-    assert by_stage(toy.runs("stage"))[("sum", "RUNNING")] == 1
-    assert [p.info.status for p in toy.runs("pipeline")] == ["RUNNING"]
+    eventually(lambda: by_stage(toy.runs("stage"))[("sum", "KILLED")] == 1)
+    eventually(lambda: [p.info.status for p in toy.runs("pipeline")] == ["KILLED"])
     toy.set_param("sum.behave", "fail")
     assert toy.repro(check=False).returncode != 0
     runs = toy.runs("stage")
@@ -207,14 +218,29 @@ def test_two_workspaces_that_execute_the_same_log_it_once(toy, tmp_path: Path, m
     for root in (toy.root, twin):
         Toy(root).set_param("sum.factor", 5.0)
     with stage_run(toy.root, STAGES, "sum") as first:
-        assert first.run_id is not None
+        eventually(lambda: by_stage(toy.runs("stage"))[("sum", "RUNNING")] == 1)
         with stage_run(twin, STAGES, "sum") as second:
-            assert second.run_id is None
             second("progress", 1.0, 1)
             second.finish()
-        assert toy.store().client.get_run(first.run_id).info.status == "RUNNING"
+        (running,) = [r for r in toy.runs("stage") if r.info.status == "RUNNING"]
+        assert "live/progress" not in running.data.metrics
         first.finish()
     assert by_stage(toy.runs("stage"))[("sum", "FINISHED")] == 2
+
+
+def test_a_run_whose_stage_and_recorder_died_is_settled_by_the_next_start(toy) -> None:
+    """As when a whole process group or the machine ends."""
+    toy.repro()
+    store = toy.store()
+    (parent,) = toy.runs("pipeline")
+    gone = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    owner = Owner.of(gone.pid)
+    tags = {"ranloom.kind": "stage", "ranloom.stage": "sum", **owner.tags()}
+    run = store.create("sum", {**tags, "mlflow.parentRunId": parent.info.run_id})
+    gone.kill()
+    gone.wait()
+    assert sync(toy)["killed"] == [run.info.run_id]
+    assert store.client.get_run(run.info.run_id).info.status == "KILLED"
 
 
 def test_a_parent_ends_as_the_worst_of_its_stages(toy) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from ruamel.yaml import YAML
 
-from pipeline import lifetime, tracking
+from pipeline import lifetime, recorder, tracking
 from pipeline.io import Outputs
 from pipeline.runner import FAULTS_FILE
 from pipeline.stage import Column, FromStage, Plot, Result, Stage, StageParams, Table
@@ -93,7 +93,7 @@ def main(name: str) -> None:
     folder = root / "outs" / name
     lifetime.die_with_parent()
     lifetime.exit_on_terminate()
-    with tracking.stage_run(root, STAGES, name) as live:
+    with recorder.stage_run(root, STAGES, name) as live:
         live("progress", 0.5, 1)
         print(f"{name} is at work", flush=True)
         if params.get("behave") == "fail":
