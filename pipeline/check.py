@@ -9,7 +9,7 @@ from typing import Any
 
 from pipeline import params
 from pipeline.registry import Registry, location
-from pipeline.runner import TOO_DEEP, missing_inputs, resolve
+from pipeline.runner import TOO_DEEP, missing_inputs, resolve, unreadable
 from pipeline.stage import FromParam, FromRepo, Stage, StageParams
 
 
@@ -77,6 +77,10 @@ def _hook(
         yield " ".join(str(error).split())
     except RecursionError:
         yield f"{stage.name}: {TOO_DEEP}"
+    except OSError as error:
+        if (line := unreadable(error, paths)) is None:
+            raise
+        yield line
 
 
 def _stale(root: Path, registry: Registry) -> Iterator[str]:

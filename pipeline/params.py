@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,10 @@ from pipeline.registry import Registry, base_keys
 from pipeline.stage import ABSENT, UNKNOWN, Fault, Remark, Stage, StageParams
 
 PARAMS = "params.yaml"
+LARGEST = 1e15
+"""Limit of every number, beside its own bounds."""
+LONGEST = 4096
+"""Limit of every string, in characters: that of a path on Linux."""
 
 
 class RefusedError(Exception):
@@ -104,11 +109,29 @@ def build(stage: Stage, document: Mapping[str, Any]) -> StageParams:
         if not isinstance(base, dict):
             raise RefusedError([Fault(f"{PARAMS}: base", base, "the block of shared values")])
         values["base"] = {key: base[key] for key in shared if key in base}
+    if excess := list(_excessive(values, (stage.name,))):
+        raise RefusedError(excess)
     try:
         return stage.params.model_validate_json(json.dumps(values, default=str), strict=True)
     except ValidationError as error:
         schema = stage.params.model_json_schema()
         raise RefusedError([_fault(stage, schema, e) for e in error.errors()]) from None
+
+
+def _excessive(node: Any, place: tuple[str | int, ...]) -> Iterator[Fault]:
+    """Values of a size that no quantity here has, which arithmetic or the system would refuse."""
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from _excessive(value, ("base",) if key == "base" else (*place, key))
+    elif isinstance(node, list):
+        for i, value in enumerate(node):
+            yield from _excessive(value, (*place, i))
+    else:
+        where = f"{PARAMS}: {'.'.join(map(str, place))}"
+        if isinstance(node, int | float) and LARGEST < abs(node) < math.inf:
+            yield Fault(where, node, f"at most {LARGEST:g} in size")
+        elif isinstance(node, str) and len(node) > LONGEST:
+            yield Fault(where, node, f"at most {LONGEST} characters")
 
 
 def unknown_blocks(document: Mapping[str, Any], registry: Registry) -> list[Fault]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -56,6 +57,10 @@ def run(root: Path, registry: Registry, name: str, input_error: type[Exception])
         return refuse([" ".join(str(error).split())])
     except RecursionError:
         return refuse([f"{name}: {TOO_DEEP}"])
+    except OSError as error:
+        if (line := unreadable(error, paths)) is None:
+            raise
+        return refuse([line])
     return 0
 
 
@@ -112,9 +117,21 @@ def missing_inputs(root: Path, stage: Stage, paths: Mapping[str, Path]) -> list[
 
 
 def _is_usable(source: Input, path: Path) -> bool:
-    if isinstance(source, FromParam) and not source.folder:
-        return path.is_file()
-    return path.exists()
+    try:
+        mode = path.stat().st_mode
+    except OSError:  # not there, a name that is too long, a folder that may not be entered
+        return False
+    return stat.S_ISREG(mode) or not (isinstance(source, FromParam) and not source.folder)
+
+
+def unreadable(error: OSError, paths: Mapping[str, Path]) -> str | None:
+    """One line on an input that the system does not let us read; ``None`` for another file."""
+    if not isinstance(error.filename, str | os.PathLike):
+        return None
+    place = Path(error.filename)
+    if not any(place.is_relative_to(path) for path in paths.values()):
+        return None
+    return f"{place}: {error.strerror}; a file that can be read is expected"
 
 
 def missing_upstream(root: Path, stage: Stage, paths: Mapping[str, Path]) -> list[Fault]:

@@ -9,12 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
     from pipeline.io import Inputs, Outputs
+
+
+Share = Annotated[float, Field(gt=0, le=1)]
+"""A part of a whole, as an element of a list."""
 
 
 class StageParams(BaseModel):

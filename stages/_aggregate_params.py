@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from pipeline.stage import StageParams
 from ranloom.errors import InputError
@@ -131,7 +131,7 @@ class TensorParams(StageParams):
 class BurstParams(StageParams):
     """Burstiness."""
 
-    bin_s: tuple[int, ...] = Field(min_length=1, description="bin widths, s")
+    bin_s: tuple[PositiveInt, ...] = Field(min_length=1, description="bin widths, s")
     burst_gbps: float = Field(gt=0, description="rate at which a gNB sends a wave, Gbit/s")
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pipeline.stage import StageParams
+from pipeline.stage import Share, StageParams
 from ranloom.training.model_shapes import SHAPES
 from ranloom.transport.comparison import Planning
 from ranloom.transport.network import TransportSettings
@@ -68,11 +68,17 @@ class SpectrumParams(StageParams):
 class SweepParams(StageParams):
     """Points of the sweep; all combinations are planned."""
 
-    setup_s: tuple[float, ...] = Field(min_length=1, description="set-up times, s")
-    packet_share: tuple[float, ...] = Field(min_length=1, description="granted packet shares")
-    jobs: tuple[int, ...] = Field(min_length=1, description="concurrent copies of the demands")
-    rank_factor: tuple[float, ...] = Field(description="LoRA ranks over that of the demands")
-    gnbs: tuple[int, ...] = Field(description="numbers of gNBs that send; more are left out")
+    setup_s: tuple[NonNegativeFloat, ...] = Field(min_length=1, description="set-up times, s")
+    packet_share: tuple[Share, ...] = Field(min_length=1, description="granted packet shares")
+    jobs: tuple[PositiveInt, ...] = Field(
+        min_length=1, description="concurrent copies of the demands"
+    )
+    rank_factor: tuple[PositiveFloat, ...] = Field(
+        description="LoRA ranks over that of the demands"
+    )
+    gnbs: tuple[PositiveInt, ...] = Field(
+        description="numbers of gNBs that send; more are left out"
+    )
     effort: int = Field(ge=0, description="moves of local search per plan")
 
     def axes(self) -> Axes:
@@ -85,14 +91,16 @@ class ReplanParams(StageParams):
 
     effort: int = Field(ge=0, description="moves of local search at each re-planning")
     notice_s: float = Field(ge=0, le=3600, description="windows are committed that early, s")
-    failed_setups: tuple[int, ...] = Field(description="set-ups that fail, from 0 in their order")
+    failed_setups: tuple[NonNegativeInt, ...] = Field(
+        description="set-ups that fail, from 0 in their order"
+    )
     cut_at_s: float = Field(ge=0, description="the busiest fibre is cut then, s")
 
 
 class JitterParams(StageParams):
     """Shifted releases."""
 
-    sd_s: tuple[float, ...] = Field(min_length=1, description="spreads of the shifts, s")
+    sd_s: tuple[NonNegativeFloat, ...] = Field(min_length=1, description="spreads of the shifts, s")
     draws: int = Field(ge=1, le=1000, description="draws per spread")
 
 

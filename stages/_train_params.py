@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from pipeline.stage import StageParams
+from pipeline.stage import Share, StageParams
 from ranloom.training.model_shapes import SHAPES
 from ranloom.training.settings import CoordinatorSettings
 from ranloom.training.simulator.comparison import BASELINES, SYSTEMS
@@ -83,13 +83,17 @@ class SimParams(StageParams):
     models: tuple[ModelName, ...] = Field(min_length=1, description="models")
     systems: tuple[SystemName, ...] = Field(min_length=1, description="systems to compare")
     sites: int = Field(ge=2, le=64, description="sites; as many as the links file has, or fewer")
-    duration_s: dict[ModelName, float] = Field(description="virtual time of a run, s, by model")
+    duration_s: dict[ModelName, PositiveFloat] = Field(
+        description="virtual time of a run, s, by model"
+    )
     step_samples: int = Field(ge=1, description="B*, samples of a step")
     sequence: int = Field(ge=8, le=2048, description="tokens of a sample")
-    micro_batch_samples: tuple[int, ...] = Field(min_length=1, description="sizes to choose from")
+    micro_batch_samples: tuple[PositiveInt, ...] = Field(
+        min_length=1, description="sizes to choose from"
+    )
     least_replicas: int = Field(ge=1, description="replicas that WEAVER has to have")
     least_sites: int = Field(ge=1, le=64, description="sites that every system has to use")
-    unmerged_limits: tuple[int, ...] = Field(
+    unmerged_limits: tuple[PositiveInt, ...] = Field(
         min_length=1, description="unmerged gradients of a site, sizes to choose from"
     )
     memory_share: float = Field(gt=0, le=1, description="share of device memory for training")
@@ -127,13 +131,19 @@ class DynamicParams(StageParams):
     systems: tuple[BaselineName, ...] = Field(description="baselines beside WEAVER")
     duration_s: float = Field(gt=0, description="virtual time, s")
     drops: int = Field(ge=0, le=10_000, description="capacity drops over all sites")
-    drop_left: tuple[float, float] = Field(description="least and largest share that is left")
-    drop_length_s: tuple[int, int] = Field(description="shortest and longest drop, s")
+    drop_left: tuple[Share, Share] = Field(description="least and largest share that is left")
+    drop_length_s: tuple[PositiveInt, PositiveInt] = Field(
+        description="shortest and longest drop, s"
+    )
     shift_threshold: float = Field(gt=0, description="relative change that counts as a shift")
     least_replicas: int = Field(ge=1, description="replicas: rerouting needs two")
     optimizer_on_host: bool = Field(description="optimizer state in host memory (App. E)")
-    air_slacks: tuple[float, ...] = Field(description="theta_AIR of the sensitivity (Table 14)")
-    mlr_thresholds: tuple[float, ...] = Field(description="theta_MLR of the sensitivity (Table 14)")
+    air_slacks: tuple[NonNegativeFloat, ...] = Field(
+        description="theta_AIR of the sensitivity (Table 14)"
+    )
+    mlr_thresholds: tuple[NonNegativeFloat, ...] = Field(
+        description="theta_MLR of the sensitivity (Table 14)"
+    )
     halves: tuple[CapacityParams, ...] = Field(
         description="reservations under which elastic and static training are compared"
     )
@@ -148,7 +158,9 @@ class ReconciledParams(StageParams):
     hidden_share: float = Field(
         ge=0, le=1, description="fitted: share of the pipeline's time that hides sums"
     )
-    duration_s: dict[ModelName, float] = Field(description="virtual time of a run, s, by model")
+    duration_s: dict[ModelName, PositiveFloat] = Field(
+        description="virtual time of a run, s, by model"
+    )
     dynamic_sync_gbps: float = Field(gt=0, description="sums in the dynamic experiment, Gbit/s")
 
 
@@ -166,11 +178,11 @@ class StarParams(StageParams):
 class ScalingParams(StageParams):
     """Hundreds of sites, in closed form."""
 
-    sites: tuple[int, ...] = Field(min_length=1, description="deployments")
+    sites: tuple[PositiveInt, ...] = Field(min_length=1, description="deployments")
     model: ModelName = Field(description="model of the site sweep")
     large_models: tuple[ModelName, ...] = Field(description="models on the largest deployment")
-    stages: tuple[int, ...] = Field(min_length=1, description="pipeline lengths to try")
-    micro_batch_samples: tuple[int, ...] = Field(min_length=1, description="sizes to try")
+    stages: tuple[PositiveInt, ...] = Field(min_length=1, description="pipeline lengths to try")
+    micro_batch_samples: tuple[PositiveInt, ...] = Field(min_length=1, description="sizes to try")
     star: StarParams
 
 
@@ -213,9 +225,11 @@ class LiveParams(StageParams):
     second_s: float = Field(
         gt=0, le=60, description="a second of spare.parquet lasts so long here, s"
     )
-    budget_shares: tuple[float, ...] = Field(min_length=2, description="budget of each site")
+    budget_shares: tuple[Share, ...] = Field(min_length=2, description="budget of each site")
     cut_site: int = Field(ge=0, description="site whose budget is cut")
-    cut_steps: tuple[int, int] = Field(description="from which step until which")
+    cut_steps: tuple[NonNegativeInt, NonNegativeInt] = Field(
+        description="from which step until which"
+    )
     cut_left: float = Field(gt=0, le=1, description="share of its budget that is left")
     control_interval_s: float = Field(gt=0, le=10, description="AIR control interval, s")
     hop_ms: float = Field(ge=0, description="predicted hand-over, ms")

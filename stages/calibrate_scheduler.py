@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveInt
 
 from pipeline.io import Inputs, Outputs
 from pipeline.stage import (
@@ -83,16 +83,22 @@ class WeaverTable(StageParams):
     succeed_when_served: bool = Field(description="line 41 succeeds when no backlog is left")
     never_lower_on_ramp_up: bool = Field(description="line 15 takes the maximum")
     sum_backlog: Literal["total", "residual"] = Field(description="backlog of lines 9, 14, 19, 36")
-    delay_threshold_ms: list[float] = Field(min_length=1, description="0: bytes decide, ms")
+    delay_threshold_ms: list[NonNegativeFloat] = Field(
+        min_length=1, description="0: bytes decide, ms"
+    )
 
 
 class SearchParams(StageParams):
     """Multi-objective search; meaning in ``ranloom.mac.calibrate.Search``."""
 
     trials: int = Field(ge=0, le=10_000, description="settings that the search tries; 0: none")
-    thresholds_bytes: tuple[int, int] = Field(description="lowest and highest, bytes")
-    patiences: tuple[int, int] = Field(description="lowest and highest, in patience_unit")
-    steps_sm: list[int] = Field(min_length=1, description="steps, SMs")
+    thresholds_bytes: tuple[PositiveInt, PositiveInt] = Field(
+        description="lowest and highest, bytes"
+    )
+    patiences: tuple[PositiveInt, PositiveInt] = Field(
+        description="lowest and highest, in patience_unit"
+    )
+    steps_sm: list[PositiveInt] = Field(min_length=1, description="steps, SMs")
 
     def space(self) -> Search:
         """What the search may choose from."""
@@ -112,8 +118,10 @@ class Params(StageParams):
     mcs_rounding: Literal["ceil", "nearest", "floor"] = Field(description="average MCS to index")
     lut_test: LutTestParams
     weaver: WeaverTable
-    thresholds_bytes: list[int] = Field(min_length=1, description="thresholds tried, bytes")
-    patiences: list[int] = Field(min_length=1, description="patiences tried, in patience_unit")
+    thresholds_bytes: list[PositiveInt] = Field(min_length=1, description="thresholds tried, bytes")
+    patiences: list[PositiveInt] = Field(
+        min_length=1, description="patiences tried, in patience_unit"
+    )
     search: SearchParams
     limits: LimitParams
 

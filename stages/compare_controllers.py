@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from pipeline.io import Inputs, Outputs
 from pipeline.stage import (
@@ -68,8 +68,10 @@ class SensitivityParams(StageParams):
     """What is varied when transitions are counted."""
 
     load: int = Field(ge=0, description="which of the loads, from 0")
-    quanta_sm: list[int] = Field(min_length=1, description="SM quanta")
-    every_ul_slots: list[int] = Field(min_length=1, description="sampling periods, UL slots")
+    quanta_sm: list[PositiveInt] = Field(min_length=1, description="SM quanta")
+    every_ul_slots: list[PositiveInt] = Field(
+        min_length=1, description="sampling periods, UL slots"
+    )
     weaver: dict[str, list[Any]] = Field(description="other values of weaver's parameters")
 
 

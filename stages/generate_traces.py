@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from pipeline.io import Inputs, Outputs
 from pipeline.stage import (
@@ -103,7 +103,7 @@ class MacroParams(StageParams):
 class OfflineParams(StageParams):
     """The yardstick; meaning in ``ranloom.mac.offline``."""
 
-    delays_ms: list[float] = Field(
+    delays_ms: list[PositiveFloat] = Field(
         min_length=1, description="later than noctrl; metrics: the first"
     )
     mean_sm_pct: float = Field(ge=0, le=100, description="higher mean reservation than noctrl's")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -46,11 +47,27 @@ def test_every_parameter_says_what_it_means(name: str) -> None:
 
 @pytest.mark.parametrize("name", REGISTRY)
 def test_numbers_have_bounds(name: str) -> None:
-    """A number that nothing bounds cannot be checked."""
-    for model in models(REGISTRY[name].params):
-        for key, field in model.model_fields.items():
-            if field.annotation in (int, float):
-                assert field.metadata, f"{name}: {model.__name__}.{key}"
+    """Also those in lists and mappings: a number that nothing bounds cannot be checked."""
+    schema = REGISTRY[name].params.model_json_schema()
+    assert list(unbounded(schema, schema, name)) == []
+
+
+def unbounded(schema: Mapping[str, Any], node: Mapping[str, Any], place: str) -> Iterator[str]:
+    """Numbers of a JSON schema without a lower bound; all have a common upper one."""
+    if "$ref" in node:
+        node = schema["$defs"][node["$ref"].rsplit("/", 1)[-1]]
+    if node.get("type") in ("integer", "number") and not (
+        {"minimum", "exclusiveMinimum", "const", "enum"} & set(node)
+    ):
+        yield place
+    inner = {f"{place}.{key}": value for key, value in node.get("properties", {}).items()}
+    inner[f"{place}.*"] = node.get("additionalProperties")
+    inner[f"{place}[]"] = node.get("items")
+    for kind in ("anyOf", "prefixItems"):
+        inner.update({f"{place}[{i}]": part for i, part in enumerate(node.get(kind, ()))})
+    for where, part in inner.items():
+        if isinstance(part, Mapping):
+            yield from unbounded(schema, part, where)
 
 
 @pytest.mark.parametrize("name", REGISTRY)

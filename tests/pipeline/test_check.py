@@ -93,3 +93,20 @@ def test_a_hook_is_not_asked_about_files_that_are_not_there(source, tmp_path) ->
     (tmp_path / "x.txt").write_text("")
     first, *_ = check(tmp_path, Registry([one]), InputError)
     assert first == "hook: 'x.txt' is not usable; asked"
+
+
+def test_what_the_system_does_not_let_us_read_is_one_line(tmp_path) -> None:
+    def hook(params, paths):
+        raise PermissionError(13, "Permission denied", str(paths["file"] / "part.csv"))
+
+    source = FromParam("one.path", folder=True)
+    one = Stage("one", "one", Params, {"file": source}, {}, lambda p, i, o: Result({}), check=hook)
+    (tmp_path / "params.yaml").write_text("one:\n  path: data\n")
+    (tmp_path / "data").mkdir()
+    first, *_ = check(tmp_path, Registry([one]), InputError)
+    assert (
+        first == f"{tmp_path}/data/part.csv: Permission denied; a file that can be read is expected"
+    )
+    (tmp_path / "params.yaml").write_text(f"one:\n  path: {'x' * 300}\n")
+    first, *_ = check(tmp_path, Registry([one]), InputError)
+    assert first.endswith("is not usable; an existing file or folder is expected")
