@@ -188,7 +188,7 @@ def _lookup(tree: Any, key: str) -> Any:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    document = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     return document or {}
 
 

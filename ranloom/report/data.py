@@ -77,7 +77,7 @@ def load_published(path: Path) -> dict[str, Any]:
     Raises:
         InputError: the file is no YAML mapping.
     """
-    document = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     if not isinstance(document, dict):
         raise InputError(str(path), document, "allowed: a YAML mapping of figures")
     return document
