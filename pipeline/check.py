@@ -31,9 +31,20 @@ def check(root: Path, registry: Registry, input_error: type[Exception]) -> list[
     lines = [fault.line() for fault in params.unknown_blocks(document, registry)]
     for stage in registry.values():
         lines += _stage_faults(root, registry, stage, document, input_error)
+    lines += _conflicts(root)
     declared = registry.faults()
     lines += declared if declared else _stale(root, registry)
     return list(dict.fromkeys(lines))
+
+
+def _conflicts(root: Path) -> Iterator[str]:
+    """Marks that a merge left in ``dvc.lock``, on which DVC would fail with an excerpt of it."""
+    lock = root / "dvc.lock"
+    text = lock.read_text(encoding="utf-8", errors="replace") if lock.exists() else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith(("<<<<<<< ", ">>>>>>> ")):
+            yield f"dvc.lock: line {number}: merge conflict; take either side, then run again"
+            return
 
 
 def _stage_faults(

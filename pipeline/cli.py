@@ -69,7 +69,15 @@ def application(root: Path, registry: Registry, input_error: type[Exception]) ->
         """Bring the MLflow store in line with dvc.lock and the outputs."""
         from pipeline import tracking
 
-        report = tracking.sync(root, registry)
+        try:
+            report = tracking.sync(root, registry)
+        except params.RefusedError as refused:
+            raise typer.Exit(runner.refuse([fault.line() for fault in refused.faults])) from None
+        except Exception as error:
+            print(
+                f"{store_folder(root) / 'mlflow.db'}: {tracking.one_line(error)}", file=sys.stderr
+            )
+            raise typer.Exit(1) from None
         for name in report.created:
             print(f"{name}: run made")
         for name in report.present:
@@ -141,7 +149,7 @@ def _project(place: Path, registry: Registry) -> None:
     try:
         skipped = tracking.sync(place, registry).skipped
     except Exception as error:  # MLflow only shows the results; they are there
-        print(f"MLflow: {type(error).__name__}: {error}; try `ranloom sync`", file=sys.stderr)
+        print(f"MLflow: {tracking.one_line(error)}; try `ranloom sync`", file=sys.stderr)
         return
     for name, reason in skipped.items():
         print(f"MLflow: {name}: {reason}", file=sys.stderr)

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
+from pipeline import params
+from pipeline.stage import Fault
 
 _TEMPLATE = re.compile(r"\$\{([^}]+)\}")
 
@@ -68,8 +69,8 @@ class Pipeline:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._params = _load(root / "params.yaml")
-        self._stages: dict[str, Any] = _load(root / "dvc.yaml")["stages"]
+        self._params = params.load(root / "params.yaml")
+        self._stages: dict[str, Any] = params.load(root / "dvc.yaml")["stages"]
         self._hashes: dict[str, str] = {}
 
     @property
@@ -113,8 +114,8 @@ class Pipeline:
         for dep in map(self._resolve, declared.get("deps", ())):
             if with_outs or not _inside(dep, produced):
                 deps[dep] = self._hash(dep)
-        params = {key: _lookup(self._params, key) for key in declared.get("params", ())}
-        return Entry(self._resolve(declared["cmd"]), deps, params)
+        values = {key: _lookup(self._params, key) for key in declared.get("params", ())}
+        return Entry(self._resolve(declared["cmd"]), deps, values)
 
     def entries(self) -> dict[str, Entry]:
         """Entries of all stages as the files are now, without what other stages make."""
@@ -134,7 +135,11 @@ class Pipeline:
 
 
 def locked_entries(root: Path) -> dict[str, Entry]:
-    """Entries of all stages in ``dvc.lock``; empty where there is none."""
+    """Entries of all stages in ``dvc.lock``; empty where there is none.
+
+    Raises:
+        RefusedError: the file is no YAML, as after a merge with conflicts.
+    """
     return {
         name: Entry(
             stage["cmd"],
@@ -174,7 +179,10 @@ def file_md5(path: Path) -> str:
 
 def _locked_stages(root: Path) -> dict[str, Any]:
     lock = root / "dvc.lock"
-    return _load(lock).get("stages", {}) if lock.exists() else {}
+    stages = params.load(lock).get("stages", {}) if lock.exists() else {}
+    if not isinstance(stages, dict):
+        raise params.RefusedError([Fault(f"{lock.name}: stages", stages, "a mapping of stages")])
+    return stages
 
 
 def _inside(path: str, produced: set[str]) -> bool:
@@ -185,11 +193,6 @@ def _lookup(tree: Any, key: str) -> Any:
     for part in key.split("."):
         tree = tree[part]
     return tree
-
-
-def _load(path: Path) -> dict[str, Any]:
-    document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
-    return document or {}
 
 
 def _digest(document: Any) -> str:

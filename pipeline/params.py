@@ -22,8 +22,8 @@ from pipeline.registry import Registry, base_keys
 from pipeline.stage import ABSENT, UNKNOWN, Fault, Remark, Stage, StageParams
 
 PARAMS = "params.yaml"
-LARGEST = 1e15
-"""Limit of every number, beside its own bounds."""
+LARGEST, SMALLEST = 1e12, 1e-9
+"""Limits of every number's size (unless it is 0), beside its own bounds."""
 LONGEST = 4096
 """Limit of every string, in characters: that of a path on Linux."""
 
@@ -128,8 +128,9 @@ def _excessive(node: Any, place: tuple[str | int, ...]) -> Iterator[Fault]:
             yield from _excessive(value, (*place, i))
     else:
         where = f"{PARAMS}: {'.'.join(map(str, place))}"
-        if isinstance(node, int | float) and LARGEST < abs(node) < math.inf:
-            yield Fault(where, node, f"at most {LARGEST:g} in size")
+        if isinstance(node, int | float):
+            if LARGEST < abs(node) < math.inf or 0 < abs(node) < SMALLEST:
+                yield Fault(where, node, f"0 or from {SMALLEST:g} to {LARGEST:g} in size")
         elif isinstance(node, str) and len(node) > LONGEST:
             yield Fault(where, node, f"at most {LONGEST} characters")
 

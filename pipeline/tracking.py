@@ -278,10 +278,15 @@ def git_tags(root: Path) -> dict[str, str]:
     }
 
 
+def one_line(error: Exception) -> str:
+    """Kind and first line of an error: those of a database go on with the SQL and links."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
 def advisory(action: Callable[[], T]) -> T | None:
     """Do what may fail without costing a result: a fault is told on stderr."""
     try:
         return action()
     except Exception as error:
-        print(f"MLflow: {type(error).__name__}: {error} (results are kept)", file=sys.stderr)
+        print(f"MLflow: {one_line(error)} (results are kept)", file=sys.stderr)
         return None
