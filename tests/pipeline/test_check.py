@@ -46,7 +46,6 @@ def test_every_fault_at_once(project) -> None:
     assert not (project.root / "outs").exists()
 
 
-@pytest.mark.usefixtures("rendered")
 def test_a_merge_conflict_in_the_lock_is_one_line(project) -> None:
     lock = project.root / "dvc.lock"
     lock.write_text("stages:\n<<<<<<< HEAD\n  draw: {cmd: a}\n=======\n>>>>>>> other\n")
@@ -55,6 +54,7 @@ def test_a_merge_conflict_in_the_lock_is_one_line(project) -> None:
     ]
 
 
+@pytest.mark.usefixtures("rendered")
 def test_a_missing_block(project, toy_registry) -> None:
     project.edit("params.yaml", "total:\n  factor: 2\n", "")
     (line,) = check(project.root, toy_registry, InputError)
