@@ -134,22 +134,20 @@ def _checks(params: Params) -> dict[str, Any]:
     from ranloom.spare.checks import measure_detection
 
     asked = params.checks
-    rates = {
-        name: asdict(
-            measure_detection(
-                dtype=dtype,
-                m=asked.rows,
-                n=asked.columns,
-                k=asked.reduction,
-                trials=asked.trials,
-                pairs=asked.pairs,
-                sigmas=asked.sigmas,
-                corruption_rms=asked.corruption_rms,
-                seed=params.base.seed,
-            )
+    rates = {}
+    for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        measured = measure_detection(
+            dtype=dtype,
+            m=asked.rows,
+            n=asked.columns,
+            k=asked.reduction,
+            trials=asked.trials,
+            pairs=asked.pairs,
+            sigmas=asked.sigmas,
+            corruption_rms=asked.corruption_rms,
+            seed=params.base.seed,
         )
-        for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16))
-    }
+        rates[name] = {k: v for k, v in asdict(measured).items() if not math.isnan(v)}
     return {
         "detected_pct": min(r["detected_pct"] for r in rates.values()),
         "false_alarm_pct": max(r["false_alarm_pct"] for r in rates.values()),
