@@ -249,6 +249,33 @@ def test_unknown_mechanism_is_found_by_check(root: Path) -> None:
     assert fault.value == "magic"
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [
+        ("tiling.tile_k", 1 << 20, ("tiling", "wave takes")),
+        ("gemm_chain.tiling.tile_n", 1024, ("gemm_chain.tiling", "a slot 500 us")),
+        ("synthetic.scenarios.scenario_1.noctrl.peak_sm", 56, ("noctrl.peak_sm", "0 to 48 SMs")),
+        ("steadiness.bursty.quiet_sm", 50, ("steadiness.bursty.quiet_sm", "0 to 48 SMs")),
+        ("synthetic.slot_us", 1e12, ("replay_spare.synthetic.slot_us", "the whole trace")),
+        ("steadiness.stable_sm", 49, ("steadiness.stable_sm", "0 to 48 SMs")),
+    ],
+)
+def test_what_no_device_can_have_is_found_by_check(
+    root: Path, key: str, value: float, found: tuple[str, str]
+) -> None:
+    document = parameters.load(root / "params.yaml")
+    *path, last = key.split(".")
+    place = document["replay_spare"]
+    for part in path:
+        place = place[part]
+    place[last] = value
+    if key == "tiling.tile_k":
+        document["replay_spare"]["tiling"] |= {"tile_m": 4096, "tile_n": 4096}
+    faults = list(replay_spare.check(parameters.build(STAGE, document), card_files(root)))
+    assert any(f.where.endswith(found[0]) and found[1] in f.allowed for f in faults)
+    assert all(f.where.startswith("params.yaml: replay_spare.") for f in faults)
+
+
 def test_scenario_without_its_comparison_is_found_by_check(root: Path) -> None:
     document = parameters.load(root / "params.yaml")
     del document["replay_spare"]["synthetic"]["scenarios"]["scenario_2"]["noctrl"]
