@@ -20,6 +20,7 @@ _MECHANISMS = {
     "mps_checkpoint": "MPS, with a checkpoint",
     "mig": "MIG",
     "context_switch": "context switch",
+    "preemption": "preemption, taken as free",
 }
 
 
