@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +21,71 @@ from pipeline.stage import (
     Stage,
     Table,
 )
-from ranloom.gpu.card import load_card
+from ranloom.errors import InputError
+from ranloom.gpu.card import Card, load_card
 from ranloom.spare.budget import Reservation, from_changes
 from ranloom.spare.colocation import Colocation
 from ranloom.spare.replay import Outcome
 from ranloom.spare.second_reading import useful_ratios
+from ranloom.spare.synthetic import synthetic_trace
 from stages._spare_params import Params
 from stages._spare_reading import second_reading, sensitivity, steadiness
 
+_BLOCK = "params.yaml: replay_spare"
+
 
 def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
-    """Names of mechanisms that are not declared, and the cards."""
-    load_card(files["card"])
-    load_card(files["training_card"])
+    """The cards, mechanisms that are not declared, tiles and traces that no device can have."""
+    card, training_card = load_card(files["card"]), load_card(files["training_card"])
     known = f"declared mechanisms: {', '.join(params.mechanisms)}"
     named = {"default_mechanism": params.default_mechanism}
     for key in ("mechanism_of", "site_mechanism_of"):
         named |= {f"{key}.{c}": m for c, m in getattr(params, key).items()}
     for key, name in named.items():
         if name not in params.mechanisms:
-            yield Fault(f"params.yaml: replay_spare.{key}", name, known)
+            yield Fault(f"{_BLOCK}.{key}", name, known)
     for scenario, controllers in params.synthetic.scenarios.items():
         for needed in ("weaver", "noctrl"):
             if needed not in controllers:
-                where = f"params.yaml: replay_spare.synthetic.scenarios.{scenario}"
+                where = f"{_BLOCK}.synthetic.scenarios.{scenario}"
                 yield Fault(where, list(controllers), f"needed: {needed}, to compare with")
+    for key, attempt in _attempts(params, card, training_card):
+        try:
+            attempt()
+        except InputError as error:
+            name = error.where.rpartition(": ")[2]
+            stands_at = {"tiling": key, "slot_us": "synthetic.slot_us"}.get(name, f"{key}.{name}")
+            yield Fault(f"{_BLOCK}.{stands_at}", error.value, error.allowed)
+
+
+def _attempts(
+    params: Params, card: Card, training_card: Card
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """What a run would find out later: whether tiles fit in a slot, and traces can be drawn."""
+    slot_us = params.synthetic.slot_us
+    for key, workload in (
+        ("gemm_chain.tiling", params.chain(card)),
+        ("tiling", params.step(training_card)),
+    ):
+        yield key, partial(workload.check_slot, slot_us)
+    asked = {
+        f"synthetic.scenarios.{scenario}.{name}": (statistics, params.synthetic.duration_s)
+        for scenario, controllers in params.statistics().items()
+        for name, statistics in controllers.items()
+    }
+    bursty = params.trace_statistics(params.steadiness.bursty)
+    asked["steadiness.bursty"] = (bursty, params.steadiness.duration_s)
+    for key, (statistics, duration_s) in asked.items():
+        yield key, partial(
+            synthetic_trace, statistics, duration_s=duration_s, slot_us=slot_us, card=card,
+            seed=params.base.seed,
+        )  # fmt: skip
+    yield "steadiness", partial(_check_stable, params.steadiness.stable_sm, card)
+
+
+def _check_stable(sm: int, card: Card) -> None:
+    if sm > card.sm_count:
+        raise InputError("stable_sm", sm, f"allowed: 0 to {card.sm_count} SMs")
 
 
 def traces(inputs: Inputs, sm_max: int) -> Iterator[tuple[str, str, int, Reservation, int]]:
@@ -134,22 +175,20 @@ def _checks(params: Params) -> dict[str, Any]:
     from ranloom.spare.checks import measure_detection
 
     asked = params.checks
-    rates = {
-        name: asdict(
-            measure_detection(
-                dtype=dtype,
-                m=asked.rows,
-                n=asked.columns,
-                k=asked.reduction,
-                trials=asked.trials,
-                pairs=asked.pairs,
-                sigmas=asked.sigmas,
-                corruption_rms=asked.corruption_rms,
-                seed=params.base.seed,
-            )
+    rates = {}
+    for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        measured = measure_detection(
+            dtype=dtype,
+            m=asked.rows,
+            n=asked.columns,
+            k=asked.reduction,
+            trials=asked.trials,
+            pairs=asked.pairs,
+            sigmas=asked.sigmas,
+            corruption_rms=asked.corruption_rms,
+            seed=params.base.seed,
         )
-        for name, dtype in (("float32", torch.float32), ("bfloat16", torch.bfloat16))
-    }
+        rates[name] = {k: v for k, v in asdict(measured).items() if not math.isnan(v)}
     return {
         "detected_pct": min(r["detected_pct"] for r in rates.values()),
         "false_alarm_pct": max(r["false_alarm_pct"] for r in rates.values()),

@@ -1,4 +1,4 @@
-"""Stage ``report``: one page, published figures beside reproduced ones."""
+"""Stage ``report``: one page, published figures beside those of this run."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def _measured(folder: Path) -> dict[str, object]:
 
 STAGE = Stage(
     name="report",
-    title="Published figures beside reproduced ones",
+    title="Published figures beside those of this run",
     params=Params,
     inputs={
         **{f"metrics_{stage}": MetricsOf(stage) for stage in STAGES},

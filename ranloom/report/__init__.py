@@ -1,1 +1,1 @@
-"""Tables and figures: published values beside reproduced ones."""
+"""Tables and figures: published values beside those of a run."""

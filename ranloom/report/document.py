@@ -1,4 +1,4 @@
-"""The whole report: headline numbers, fidelity table, sections in the order of the chain."""
+"""The whole report: headline numbers, published values, sections in the order of the chain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def compose(data: ReportData, rows: Sequence[Row]) -> tuple[list[Headline], list
 
     Args:
         data: metrics, tables and published figures.
-        rows: published values beside reproduced ones.
+        rows: published values beside those of this run.
     """
     sections = [
         _fidelity(rows),
@@ -73,17 +73,17 @@ def _ratio(data: ReportData, stage: str, pattern: str) -> float | None:
 def _fidelity(rows: Sequence[Row]) -> Section:
     return Section(
         "fidelity",
-        "Published beside reproduced",
+        "Published values beside this run",
         (
-            "Every published value that the chain reproduces, with what this run computed. A "
-            "ratio of 1 is agreement. The few constants that are fitted to published values are "
-            "named in their sections; no other gap is tuned away, and the sections say where the "
-            "gaps come from.",
+            "Published values for which the chain computes a counterpart, with what this run "
+            "found. A ratio of 1 is agreement. The few constants that are fitted to published "
+            "values are named in their sections; no other gap is tuned away, and the sections say "
+            "where the gaps come from.",
         ),
         grids=(
             Grid(
                 "Values of the WEAVER paper.",
-                ["where", "what", "unit", "published", "reproduced", "ratio"],
+                ["where", "what", "unit", "published", "this run", "ratio"],
                 [
                     [
                         row.comparison.figure,

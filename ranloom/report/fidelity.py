@@ -1,4 +1,4 @@
-"""Published values beside reproduced ones, one row a value."""
+"""Published values beside those of a run, one row a value."""
 
 from __future__ import annotations
 
@@ -8,16 +8,23 @@ from typing import Any
 
 from ranloom.report.data import ReportData, lookup
 
+_NAMES = {
+    "noctrl": "NoCtrl",
+    "yinyangran": "YinYangRAN",
+    "weaver": "WEAVER",
+    "confidant": "Confidant",
+}
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """Where a published value and its reproduction are found.
+    """Where a published value and its counterpart are found.
 
     Args:
         figure: figure or table of the paper.
         label: what the value is.
         published: dotted name in the published figures; ``[i]`` as a part picks from a list.
-        stage: stage that reproduces it.
+        stage: stage that computes the counterpart.
         metric: dotted metric name of that stage.
         unit: unit of both.
     """
@@ -94,16 +101,16 @@ def _published(tree: Mapping[str, Any], name: str) -> float:
 def _table4() -> Iterator[Comparison]:
     for scenario in ("scenario_1", "scenario_2"):
         for controller in ("noctrl", "yinyangran", "weaver"):
-            for theirs, ours, unit in (
-                ("mean_sm", "mean_sm", "SM"),
-                ("transitions", "transitions", ""),
-                ("deadline_met_pct", "harq_met_pct", "%"),
+            for theirs, ours, what, unit in (
+                ("mean_sm", "mean_sm", "mean reservation", "SM"),
+                ("transitions", "transitions", "changes of the reservation", ""),
+                ("deadline_met_pct", "harq_met_pct", "decoded in time", "%"),
             ):
                 if controller == "yinyangran" and theirs == "deadline_met_pct":
                     continue
                 yield Comparison(
                     "Table 4",
-                    f"{scenario.replace('_', ' ')}, {controller}: {ours}",
+                    f"{scenario.replace('_', ' ')}, {_NAMES[controller]}: {what}",
                     f"stability.{scenario}.{controller}.{theirs}",
                     "generate_traces",
                     f"{scenario}.{controller}.{ours}",
@@ -113,16 +120,16 @@ def _table4() -> Iterator[Comparison]:
 
 def _table3() -> Iterator[Comparison]:
     for i, controller in enumerate(("weaver", "noctrl")):
-        for theirs, ours, unit in (
-            ("throughput_sum_mbps", "throughput_mbps", "Mbit/s"),
-            ("delay_mean_ms", "delay_mean_ms", "ms"),
-            ("delay_p95_ms", "delay_p95_ms", "ms"),
-            ("jitter_mean_ms", "jitter_ms", "ms"),
-            ("packet_loss_pct", "loss_pct", "%"),
+        for theirs, ours, what, unit in (
+            ("throughput_sum_mbps", "throughput_mbps", "throughput", "Mbit/s"),
+            ("delay_mean_ms", "delay_mean_ms", "mean delay", "ms"),
+            ("delay_p95_ms", "delay_p95_ms", "p95 delay", "ms"),
+            ("jitter_mean_ms", "jitter_ms", "jitter", "ms"),
+            ("packet_loss_pct", "loss_pct", "packet loss", "%"),
         ):
             yield Comparison(
                 "Table 3",
-                f"stress, {controller}: {ours}",
+                f"stress, {_NAMES[controller]}: {what}",
                 f"application_kpis.d_itg_three_ues.{theirs}[{i}]",
                 "generate_traces",
                 f"stress.{controller}.{ours}",
@@ -135,7 +142,7 @@ def _table5() -> Iterator[Comparison]:
         for controller in ("yinyangran", "noctrl", "weaver"):
             yield Comparison(
                 "Table 5",
-                f"{scenario.replace('_', ' ')}, {controller}: useful throughput",
+                f"{scenario.replace('_', ' ')}, {_NAMES[controller]}: useful throughput",
                 f"coexistence_useful_tflops.{scenario}.{controller}",
                 "replay_spare",
                 f"{scenario}.{controller}.useful_tflops",
@@ -145,17 +152,17 @@ def _table5() -> Iterator[Comparison]:
 
 def _table6() -> Iterator[Comparison]:
     for controller in ("yinyangran", "noctrl", "weaver"):
-        for theirs, ours, unit in (
-            ("efficiency_pct", "efficiency_pct", "%"),
-            ("tokens_per_s", "tokens_per_s", "token/s"),
-            ("tflops", "training_tflops", "TFLOPS"),
-            ("violations_pct", "violation_pct", "%"),
+        for theirs, ours, what, unit in (
+            ("efficiency_pct", "efficiency_pct", "share of spare SM-time turned into work", "%"),
+            ("tokens_per_s", "tokens_per_s", "training throughput", "token/s"),
+            ("tflops", "training_tflops", "training throughput", "TFLOPS"),
+            ("violations_pct", "violation_pct", "violations per decode start", "%"),
         ):
             if controller == "yinyangran" and theirs == "violations_pct":
                 continue
             yield Comparison(
                 "Table 6",
-                f"{controller}: {ours}",
+                f"{_NAMES[controller]}: {what}",
                 f"l40s_training.{controller}.{theirs}",
                 "replay_spare",
                 f"scenario_1.{controller}.{ours}",
@@ -180,7 +187,7 @@ def _training() -> Iterator[Comparison]:
         for system in ("weaver", "confidant"):
             yield Comparison(
                 "Section 7.2.1",
-                f"{model.upper()}, {system}: throughput",
+                f"{model.upper()}, {_NAMES[system]}: throughput",
                 f"testbed_training.{model}.{system}_tokens_per_s",
                 "train_sites",
                 f"sim.{model}.{system}.tokens_per_s",
@@ -249,4 +256,4 @@ COMPARISONS: tuple[Comparison, ...] = (
     *_table6(),
     *_training(),
 )
-"""Every published value that the chain reproduces, in the order of the paper."""
+"""Published values with a counterpart in the chain, in the order of the paper."""

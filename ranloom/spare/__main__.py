@@ -86,6 +86,12 @@ def bench(
         raise InputError("dtype", dtype, "allowed with persistent: float32")
     if not 0.0 < seconds <= 3600.0:
         raise InputError("seconds", seconds, "allowed: above 0, up to 3600")
+    shares = {"efficiency": efficiency, "bandwidth_share": bandwidth_share}
+    for name, share in shares.items():
+        if not 0.0 < share <= 1.0:
+            raise InputError(name, share, "allowed: above 0, up to 1")
+    if not 0.0 <= jitter_sigma <= 2.0:
+        raise InputError("jitter_sigma", jitter_sigma, "allowed: 0 to 2")
     found = find_device(number or "auto") if kind == "cuda" else None
     if found is not None:
         own = card_of(found, card, cards)

@@ -31,6 +31,14 @@ _KEYS = {"version", "publisher", "session", "sequence", "sent_s", "slices"}
 _LARGEST = 2**63 - 1
 
 
+def slot_at(now_s: float, slot_us: float) -> int:
+    """Number of the slot at a time of the host's monotonic clock.
+
+    Publisher and subscribers on one host agree on it without a word.
+    """
+    return math.floor(now_s * 1e6 / slot_us)
+
+
 class MessageError(ValueError):
     """A message that is not understood; ``reason`` is one word for the counters."""
 

@@ -162,12 +162,22 @@ class DetectionRates:
         bit_flip_detected_pct: a single random bit of a single entry flipped.
         pattern_detected_pct: the pattern that escapes a pair with probability 3/4.
         false_alarm_pct: correct products that were refused.
+        bit_flip_within_rounding_pct: flips after which the entry still is a correct result, as
+            near to the exact one as rounding allows: no sound check can refuse them.
+        bit_flip_below_tolerance_pct: flips beyond rounding, but changing the entry by less than
+            the tolerance of the check: seen by a recomputation, hidden in a projection by the
+            rounding of all other entries.
+        bit_flip_above_tolerance_detected_pct: share found of the rest, the flips that a check
+            with this tolerance can see; NaN without any.
     """
 
     detected_pct: float
     bit_flip_detected_pct: float
     pattern_detected_pct: float
     false_alarm_pct: float
+    bit_flip_within_rounding_pct: float
+    bit_flip_below_tolerance_pct: float
+    bit_flip_above_tolerance_detected_pct: float
 
 
 def measure_detection(
@@ -199,6 +209,7 @@ def measure_detection(
     """
     generator = torch.Generator().manual_seed(seed)
     found = dict.fromkeys(("single", "bit", "pattern", "none"), 0)
+    within = below = visible = visible_found = 0
     for begin in range(0, trials, batch):
         count = min(batch, trials - begin)
         a = torch.randn(count, m, k, generator=generator).to(dtype)
@@ -227,7 +238,44 @@ def measure_detection(
         ):
             verdict = check_product(a, b, result, pairs=pairs, sigmas=sigmas, generator=generator)
             found[name] += int((~verdict.passed).sum())
-    return DetectionRates(*(100.0 * count / trials for count in found.values()))
+            if name == "bit":
+                correct = _is_within_rounding(result[at, i, j], a[at, i, :], b[at, :, j])
+                change = (result[at, i, j].double() - c[at, i, j].double()).abs()
+                # A NaN or an infinity is above any tolerance.
+                seen = ~(change <= verdict.tolerance) & ~correct
+                within += int(correct.sum())
+                below += int((~seen & ~correct).sum())
+                visible += int(seen.sum())
+                visible_found += int((seen & ~verdict.passed).sum())
+    return DetectionRates(
+        detected_pct=100.0 * found["single"] / trials,
+        bit_flip_detected_pct=100.0 * found["bit"] / trials,
+        pattern_detected_pct=100.0 * found["pattern"] / trials,
+        false_alarm_pct=100.0 * found["none"] / trials,
+        bit_flip_within_rounding_pct=100.0 * within / trials,
+        bit_flip_below_tolerance_pct=100.0 * below / trials,
+        bit_flip_above_tolerance_detected_pct=(
+            100.0 * visible_found / visible if visible else math.nan
+        ),
+    )
+
+
+def _is_within_rounding(
+    values: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor
+) -> torch.Tensor:
+    """Whether values [t] may be products of rows [t, k] and columns [t, k], rounded anyhow.
+
+    The bound holds for every order of the additions: ``u |c|`` for storing, and ``k u |a| |b|``
+    in the type of the sum (Higham, Accuracy and Stability of Numerical Algorithms, section 3.5).
+    """
+    summed_in = torch.float64 if values.dtype == torch.float64 else torch.float32
+    a, b = rows.double(), columns.double()
+    exact = (a * b).sum(dim=-1)
+    summed = rows.shape[-1] * UNIT_ROUNDOFF[summed_in]
+    bound = summed / (1.0 - summed) * (a * b).abs().sum(dim=-1)
+    if values.dtype != summed_in:
+        bound += UNIT_ROUNDOFF[values.dtype] * (exact.abs() + bound)
+    return (values.double() - exact).abs() <= bound
 
 
 def _flip_a_bit(values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

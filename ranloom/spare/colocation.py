@@ -9,6 +9,7 @@ from ranloom.spare.budget import Reservation, rescale
 from ranloom.spare.gemm import TileModel, Tiling
 from ranloom.spare.mechanism import Mechanism
 from ranloom.spare.replay import Outcome, replay
+from ranloom.spare.tile_profile import modelled_profile
 from ranloom.spare.workload import Workload
 
 
@@ -36,6 +37,16 @@ class Colocation:
     def on_device(self, trace: Reservation, traced_on: Card) -> Reservation:
         """A trace of another device as the same share of this one (WEAVER 7.1.2)."""
         return trace if traced_on == self.card else rescale(trace, traced_on.sm_count, self.card)
+
+    def check_slot(self, slot_us: float) -> None:
+        """Refuse tiles that fit in a slot on no partition.
+
+        Raises:
+            InputError: on the smallest one, where they share the bandwidth with the fewest others,
+                a wave takes longer than a slot.
+        """
+        smallest = self.card.levels[:1]
+        modelled_profile(self.workload.gemms, smallest, self.model, self.tiling).check_slot(slot_us)
 
     def beside(
         self, trace: Reservation, mechanism: Mechanism, *, seed: int, slot_bounded: bool = True

@@ -11,7 +11,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from ranloom.errors import InputError
 from ranloom.gpu.card import Card
+
+
+def _check_positive(where: str, extents: tuple[int, ...]) -> None:
+    if min(extents) < 1:
+        raise InputError(where, "x".join(map(str, extents)), "allowed: extents of 1 or more")
 
 
 @dataclass(frozen=True)
@@ -23,12 +29,18 @@ class Gemm:
         n: columns of the output.
         k: reduction.
         batch: independent products of this shape.
+
+    Raises:
+        InputError: a dimension below 1.
     """
 
     m: int
     n: int
     k: int
     batch: int = 1
+
+    def __post_init__(self) -> None:
+        _check_positive("product", (self.m, self.n, self.k, self.batch))
 
     @property
     def flops(self) -> float:
@@ -38,11 +50,18 @@ class Gemm:
 
 @dataclass(frozen=True)
 class Tiling:
-    """Largest extent of a tile in each dimension; edge tiles are smaller."""
+    """Largest extent of a tile in each dimension; edge tiles are smaller.
+
+    Raises:
+        InputError: an extent below 1.
+    """
 
     tile_m: int
     tile_n: int
     tile_k: int
+
+    def __post_init__(self) -> None:
+        _check_positive("tiling", (self.tile_m, self.tile_n, self.tile_k))
 
     def full_tile(self, gemm: Gemm) -> tuple[int, int, int]:
         """Rows, columns and reduction of a tile of a product that is no edge tile."""
@@ -84,6 +103,9 @@ class TileModel:
         bandwidth_share: share of the memory bandwidth left to training.
         element_bytes: bytes of a matrix element.
         dispatch_us: time between two waves (queue poll of the persistent kernel).
+
+    Raises:
+        InputError: a share that is not above 0, or a negative time.
     """
 
     card: Card
@@ -91,6 +113,13 @@ class TileModel:
     bandwidth_share: float
     element_bytes: int
     dispatch_us: float
+
+    def __post_init__(self) -> None:
+        for name in ("tile_efficiency", "bandwidth_share"):
+            if not getattr(self, name) > 0.0:
+                raise InputError(f"tile model: {name}", getattr(self, name), "allowed: above 0")
+        if not self.dispatch_us >= 0.0:
+            raise InputError("tile model: dispatch_us", self.dispatch_us, "allowed: 0 or more")
 
     @property
     def flops_per_sm_us(self) -> float:

@@ -1,12 +1,7 @@
-"""The budget channel at work: a trace played in real time, and a subscriber that follows it.
-
-Slots are counted on the host's monotonic clock, so that publisher and subscriber agree on them
-without a word.
-"""
+"""The budget channel at work: a trace played in real time, and a subscriber that follows it."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,12 +13,8 @@ from ranloom.errors import InputError
 from ranloom.gpu.card import Card
 from ranloom.spare.budget import Reservation, from_changes
 from ranloom.spare.capacity import CapacityReport, CapacityWindow
+from ranloom.spare.channel import slot_at
 from ranloom.spare.channel_zmq import ZmqPublisher, ZmqSubscriber
-
-
-def slot_at(now_s: float, slot_us: float) -> int:
-    """Number of the slot at a time of the monotonic clock."""
-    return math.floor(now_s * 1e6 / slot_us)
 
 
 def read_reservations(

@@ -62,6 +62,14 @@ def synthetic_trace(
         InputError: no trace carries these statistics.
     """
     where = "synthetic trace"
+    for name, value in (("slot_us", slot_us), ("period_us", wanted.period_us)):
+        if not 0.0 < value <= duration_s * 1e6:
+            raise InputError(f"{where}: {name}", value, "allowed: above 0, up to the whole trace")
+    if wanted.transitions < 0:
+        raise InputError(f"{where}: transitions", wanted.transitions, "allowed: 0 or more")
+    for name, level in (("quiet_sm", wanted.quiet_sm), ("peak_sm", wanted.peak_sm)):
+        if not 0 <= level <= card.sm_count:
+            raise InputError(f"{where}: {name}", level, f"allowed: 0 to {card.sm_count} SMs")
     levels = np.array(card.levels, dtype=np.int64)
     above = levels[(levels > wanted.quiet_sm) & (levels <= wanted.peak_sm)]
     if not above.size:

@@ -10,6 +10,7 @@ import typer
 from safetensors.torch import save_file
 
 from ranloom.errors import InputError
+from ranloom.gpu.card import load_card
 from ranloom.training.checkpoint import load_checkpoint, load_stages, with_opt_names
 from ranloom.training.opt_model import ModelConfig
 from ranloom.training.runtime.coordinator_process import CoordinatorConfig, run_coordinator
@@ -20,6 +21,7 @@ from ranloom.training.runtime.run_file import read_identity, read_run_file, writ
 from ranloom.training.runtime.setup import layer_costs
 from ranloom.training.runtime.site import SiteSettings
 from ranloom.training.runtime.site_process import SiteConfig, run_site
+from ranloom.training.runtime.spare_feed import SpareFeed
 from ranloom.training.runtime.transport import LinkLimits
 
 app = typer.Typer(add_completion=False, help=__doc__, pretty_exceptions_enable=False)
@@ -82,8 +84,20 @@ def site(
     folder: FolderOption,
     number: Annotated[int, typer.Option(min=0, help="number of the site")],
     coordinator: Annotated[str, typer.Option(help="address of the coordinator")],
-    tflops: Annotated[list[float], typer.Option(help="usable compute, once for each interval")],
+    tflops: Annotated[
+        list[float] | None, typer.Option(help="usable compute, once for each interval")
+    ] = None,
     interval_s: Annotated[float, typer.Option(help="length of an interval")] = 1.0,
+    budget_from: Annotated[
+        str | None, typer.Option(help="spare-budget channel to follow instead of --tflops")
+    ] = None,
+    tflops_per_sm: Annotated[float, typer.Option(help="usable compute of a spare SM")] = 0.0,
+    card: Annotated[Path, typer.Option(help="device card of the channel")] = Path(
+        "data/cards/dgx_spark.yaml"
+    ),
+    slot_us: Annotated[float, typer.Option(help="slot duration of the channel")] = 500.0,
+    lease_s: Annotated[float, typer.Option(help="how long its messages are trusted")] = 0.5,
+    window_s: Annotated[float, typer.Option(help="window of the capacity reports")] = 1.0,
     bind: Annotated[str, typer.Option(help="address to listen at")] = "tcp://127.0.0.1:*",
     device: Annotated[str, typer.Option(help="torch device")] = "cpu",
     memory_gib: Annotated[float, typer.Option(help="memory for training state")] = 4.0,
@@ -94,6 +108,14 @@ def site(
     described = read_run_file(run)
     if number >= described.sites:
         raise InputError("--number", number, f"allowed: 0 to {described.sites - 1}")
+    budget: Budget | SpareFeed
+    if (tflops is None) == (budget_from is None):
+        raise InputError("--tflops", tflops, "allowed: either this or --budget-from")
+    if budget_from is not None:
+        sm_count = load_card(card).sm_count
+        budget = SpareFeed(budget_from, sm_count, tflops_per_sm, slot_us, lease_s, window_s)
+    else:
+        budget = Budget(tuple(tflops or ()), interval_s)
     identity = read_identity(_key_folder(keys, trusted), site_name(number))
     folder.mkdir(parents=True, exist_ok=True)
     described.checkpoints.mkdir(parents=True, exist_ok=True)
@@ -113,7 +135,7 @@ def site(
                 unmerged_limit=described.settings.window,
             ),
             limits=LinkLimits(),
-            budget=Budget(tuple(tflops), interval_s),
+            budget=budget,
             forward_flop=tuple(costs.forward_flop.tolist()),
             backward_flop=tuple(costs.backward_flop.tolist()),
             memory_bytes=int(memory_gib * 2**30),

@@ -8,7 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ranloom.errors import InputError
-from ranloom.spare.checks import check_product, measure_detection, rounding_error
+from ranloom.spare.checks import (
+    _is_within_rounding,
+    check_product,
+    measure_detection,
+    rounding_error,
+)
 
 
 def generator(seed: int) -> torch.Generator:
@@ -81,6 +86,21 @@ def test_measured_rates_follow_theory() -> None:
     assert rates.pattern_detected_pct == pytest.approx(expected, abs=2.0)  # four standard errors
     # Of 32 bits the lowest dozen lie below the tolerance; sign and exponent never do.
     assert 9 / 32 * 100 < rates.bit_flip_detected_pct < 90
+    # The three kinds of flips are all there are: what is found are those above the tolerance, and
+    # a few just below, to which rounding adds.
+    hidden = rates.bit_flip_within_rounding_pct + rates.bit_flip_below_tolerance_pct
+    assert rates.bit_flip_detected_pct == pytest.approx(100.0 - hidden, abs=1.0)
+    assert rates.bit_flip_above_tolerance_detected_pct > 99.5
+
+
+def test_a_flip_within_rounding_is_a_correct_result() -> None:
+    """The lowest two of 24 bits of a sum of 16 terms may be either way; the tenth may not."""
+    generator = torch.Generator().manual_seed(2)
+    rows, columns = (torch.rand(500, 16, generator=generator) for _ in "ab")
+    stored = (rows.double() * columns.double()).sum(dim=-1).float()
+    for bit, allowed in ((0, True), (1, True), (10, False)):
+        flipped = (stored.view(torch.int32) ^ (1 << bit)).view(torch.float32)
+        assert bool((_is_within_rounding(flipped, rows, columns) == allowed).all())
 
 
 def test_what_rounding_hides_is_not_claimed() -> None:

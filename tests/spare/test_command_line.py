@@ -60,6 +60,17 @@ def test_virtual_run(bench: Run, tmp_path: Path) -> None:
         (("--card", "nowhere.yaml"), "nowhere.yaml: 'no such file'"),
         (("--tile-k", "1024", "--efficiency", "0.01"), "tiling: '128x128x1024'"),
         (("--mean-sm", "30"), "synthetic trace: mean_sm"),
+        (("--peak-sm", "56"), "peak_sm: 56 is not usable; allowed: 0 to 48 SMs"),
+        (("--quiet-sm", "-8"), "quiet_sm: -8"),
+        (("--slot-us", "0"), "slot_us: 0.0"),
+        (("--slot-us", "nan"), "slot_us: nan"),
+        (("--changes-per-s", "-1"), "transitions: -2"),
+        (("--tile-m", "0"), "tiling: '0x128x1024'"),
+        (("--m", "-1"), "product: '-1x1024x1024x1'"),
+        (("--efficiency", "0"), "efficiency: 0.0"),
+        (("--bandwidth-share", "2"), "bandwidth_share: 2.0"),
+        (("--ahead", "0"), "executor: waves ahead: 0"),
+        (("--jitter-sigma", "-1"), "jitter_sigma: -1.0"),
     ],
 )
 def test_refusals_are_one_line(bench: Run, arguments: tuple[str, ...], message: str) -> None:

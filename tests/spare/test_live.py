@@ -15,9 +15,9 @@ from ranloom.errors import InputError
 from ranloom.gpu.card import Card, load_card
 from ranloom.spare.budget import from_changes
 from ranloom.spare.capacity import CapacityReport, CapacityWindow
-from ranloom.spare.channel import BudgetPublisher, BudgetView
+from ranloom.spare.channel import BudgetPublisher, BudgetView, slot_at
 from ranloom.spare.channel_zmq import ZmqPublisher, ZmqSubscriber
-from ranloom.spare.live import play, read_reservations, slot_at, watch
+from ranloom.spare.live import play, read_reservations, watch
 
 
 @pytest.fixture(scope="module")

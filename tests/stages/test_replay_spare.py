@@ -111,7 +111,8 @@ def test_rows_and_metrics(done) -> None:
     assert metrics["scenario_1"]["weaver"]["tokens_per_s"] == weaver["tokens_per_s"]
     # The compared controller has a row under every mechanism.
     mechanisms = {r["mechanism"] for r in rows if r["controller"] == "weaver"}
-    assert mechanisms == {"green_context", "mps", "mps_checkpoint", "mig", "context_switch"}
+    temporal, spatial = {"context_switch", "preemption"}, {"green_context", "mps", "mig"}
+    assert mechanisms == temporal | spatial | {"mps_checkpoint"}
 
 
 def test_power_is_that_of_the_spare_sms(done) -> None:
@@ -247,6 +248,33 @@ def test_unknown_mechanism_is_found_by_check(root: Path) -> None:
     (fault,) = replay_spare.check(values, card_files(root))
     assert fault.where == "params.yaml: replay_spare.mechanism_of.weaver"
     assert fault.value == "magic"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "found"),
+    [
+        ("tiling.tile_k", 1 << 20, ("tiling", "wave takes")),
+        ("gemm_chain.tiling.tile_n", 1024, ("gemm_chain.tiling", "a slot 500 us")),
+        ("synthetic.scenarios.scenario_1.noctrl.peak_sm", 56, ("noctrl.peak_sm", "0 to 48 SMs")),
+        ("steadiness.bursty.quiet_sm", 50, ("steadiness.bursty.quiet_sm", "0 to 48 SMs")),
+        ("synthetic.slot_us", 1e12, ("replay_spare.synthetic.slot_us", "the whole trace")),
+        ("steadiness.stable_sm", 49, ("steadiness.stable_sm", "0 to 48 SMs")),
+    ],
+)
+def test_what_no_device_can_have_is_found_by_check(
+    root: Path, key: str, value: float, found: tuple[str, str]
+) -> None:
+    document = parameters.load(root / "params.yaml")
+    *path, last = key.split(".")
+    place = document["replay_spare"]
+    for part in path:
+        place = place[part]
+    place[last] = value
+    if key == "tiling.tile_k":
+        document["replay_spare"]["tiling"] |= {"tile_m": 4096, "tile_n": 4096}
+    faults = list(replay_spare.check(parameters.build(STAGE, document), card_files(root)))
+    assert any(f.where.endswith(found[0]) and found[1] in f.allowed for f in faults)
+    assert all(f.where.startswith("params.yaml: replay_spare.") for f in faults)
 
 
 def test_scenario_without_its_comparison_is_found_by_check(root: Path) -> None:

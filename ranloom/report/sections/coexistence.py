@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ranloom.report import style
 from ranloom.report.data import ReportData
-from ranloom.report.page import Grid, Picture, Section
+from ranloom.report.page import Picture, Section
+from ranloom.report.sections import coexistence_tables as tables
+from ranloom.report.sections.coexistence_tables import SCENARIOS, plain
 from ranloom.report.sections.uplink import short
 
-SCENARIOS = ("scenario_1", "scenario_1_scaled", "scenario_2", "scenario_2_scaled", "stress")
-CONTROLLERS = ("noctrl", "yinyangran", "weaver", "weaver_plus")  # constants stand in the figure
 COMPARED = ("scenario_1_scaled", "scenario_2_scaled")  # where the partition changes often
+_MECHANISMS = {
+    "green_context": "green context",
+    "mps": "MPS",
+    "mps_checkpoint": "MPS, with a checkpoint",
+    "mig": "MIG",
+    "context_switch": "context switch",
+    "preemption": "preemption, taken as free",
+}
 
 
 def section(data: ReportData) -> Section:
@@ -23,95 +30,137 @@ def section(data: ReportData) -> Section:
         "coexistence",
         "Useful compute beside the RAN",
         (
-            "Two workloads run beside each reservation trace: a chain of 64 dependent products "
-            "that starts over when the partition changes under it, on the device of the traces, "
-            "and a training step that keeps every finished tile, on the device of the training "
-            "sites. Tiles are admitted only if they are predicted to end with the slot.",
+            "Two workloads run beside each reservation trace. A chain of 64 dependent products "
+            "starts over when the partition changes under it. A training step (OPT-13B cut to 12 "
+            "layers) keeps every finished tile. Tiles start only if they are predicted to end "
+            "with the slot.",
+            "Traces are our own (what each controller reserved in the uplink section) or "
+            "synthetic (drawn to the mean and the number of changes that WEAVER's Table 4 gives).",
+            *_larger(data),
         ),
         (
             Picture(
                 "coexistence",
                 _bars(data),
-                "Useful throughput of the chain, efficiency of the training step, and share of "
-                "decode starts with training still on the RAN's SMs (Tables 5 and 6, Fig. 4c).",
+                "Each controller on our own traces: what it reserves, what both workloads get done "
+                "beside it, and decode starts that find training on the RAN's SMs. A 0 stands for "
+                "a bar of no height: no chain ended, or no violation.",
             ),
             Picture(
                 "mechanisms",
                 _mechanisms(data),
-                "The same WEAVER trace under other sharing mechanisms (Table 1): what a change "
-                "of the partition costs decides what is left.",
+                "The training step beside the same WEAVER traces under other sharing mechanisms "
+                "(Table 1): what a change of the partition costs decides what is left.",
             ),
         ),
         (
-            _second_reading(data),
-            _table_6(data),
-            _steadiness(data),
-            _fitted(data),
-            _assumed(data),
-            _table(data),
+            tables.statements(data),
+            tables.table_5(data),
+            tables.table_6(data),
+            tables.figure_4c(data),
+            tables.fitted(data),
+            tables.assumed(data),
+            tables.beside_each_trace(data, "gemm_chain"),
+            tables.beside_each_trace(data, "training_step"),
+            tables.checks(data),
         ),
         notes=(
-            "Four constants of this section are fitted to Table 5, and named in params.yaml: the "
-            "tile efficiency and the relaunch time of the chain (the published 1.4 TFLOPS is about "
-            "3 % of what 34 free SMs of a DGX Spark can do), the time of an MPS checkpoint, and "
-            "the share of clustered changes in the synthetic traces. One set serves both scenarios "
-            "and all controllers; nothing else is fitted. The table of fitted constants shows what "
-            "remains without each.",
-            "What comes out without any of them: the order of the controllers, a gain of WEAVER "
-            "over NoCtrl that grows with the number of changes that it avoids, and efficiencies "
-            "above 80 %. What does not: the sizes of 2.91 and 1.76, for which a change must "
-            "cost about a second, and most of the 7.5 over YinYangRAN, of which its larger "
-            "reservation and 0.3 s a change explain only a part.",
-            "Our own traces at published load change less often than the published ones, so "
-            "WEAVER gains less over NoCtrl on them. Where NoCtrl changes so often that no chain "
-            "of 2.6 s ever ends, its ratio is left out; where WEAVER reserves more than NoCtrl "
-            "(wideband), it leaves less to a training step that loses nothing to changes.",
-            "Table 6 reports 1.20 times the TFLOPS but 1.07 times the tokens per second of NoCtrl, "
-            "so its columns count different work. They imply 35, 31 and 37 GFLOP a token for "
-            "WEAVER, NoCtrl and YinYangRAN, where this model needs 24.6, or 32.8 if activations "
-            "are recomputed. Here useful TFLOPS and tokens are one count, and executed TFLOPS "
-            "(with what started over) stand beside them.",
-            "With tiles that survive a re-bind of 10 us NoCtrl loses almost nothing to its "
-            "transitions, and WEAVER's slightly larger mean reservation leaves it half a per cent "
-            "less on synthetic traces: the published 67 % against 83 % efficiency implies about "
-            "0.2 s lost a change, the second column of the synthetic reading.",
-            "A violation lasts at most the overrun of one tile. Without admission by the end of "
-            "the slot nearly every growth of the reservation meets a tile in flight, half of all "
-            "changes; the published 118 and 26 events are a little above half of that, so they "
-            "fit work that is launched ahead of the slot rather than tiles that are held back.",
-            "Power is the spare SMs' share of the board's limit (coexistence.parquet: power_w, "
-            "w_per_tflops), an upper bound: SMs that wait draw less, and a site may allow less "
-            "than the board does. No GPU was at hand; nothing here was measured on one.",
+            "Fitted: four constants, one set for all scenarios and controllers, marked in "
+            "params.yaml. Without them the order of the controllers and efficiencies above 80 % "
+            "remain; the sizes of 2.91 and 1.76 and most of the 7.5 over YinYangRAN do not.",
+            "Chain: the published 1.4 TFLOPS is about 3 % of what 34 free SMs of a DGX Spark can "
+            "do, and 2.91 needs a change to cost about a second. Both are taken in as constants, "
+            "not explained.",
+            "Own traces change less often than the published ones at published load, so WEAVER "
+            "gains less there. A ratio over a controller beside which no chain ends is left out.",
+            "Training: tiles that survive a re-bind of 10 us lose almost nothing to changes, so "
+            "only the mean reservation counts. The published 67 against 83 % imply about 0.2 s "
+            "lost a change, which is its own column.",
+            "Table 6 has 1.20 times the TFLOPS of NoCtrl but 1.07 times its tokens, so its columns "
+            "count different work: 31 to 37 GFLOP a token, where this model needs 24.6, or 32.8 "
+            "with activations computed again. Here both columns count the same.",
+            "Violations: the published 118 and 26 are a little above half of what this model gives "
+            "when tiles may run past the end of the slot; held back, they almost vanish.",
+            "Result checks: a flip within rounding leaves a correct result, which nothing can "
+            "refuse; one below the tolerance hides behind the rounding of all other entries.",
+            "Power is the spare SMs' share of the board's limit: an upper bound. No GPU was at "
+            "hand; nothing here was measured on one.",
         ),
     )
+
+
+def _reserved(data: ReportData) -> dict[tuple[str, str], float]:
+    """Mean SMs reserved of the traces' device, by scenario and controller."""
+    columns = data.table("replay_spare.coexistence", own=True, workload="gemm_chain")
+    keys = zip(columns["scenario"], columns["controller"], strict=True)
+    return dict(zip(keys, columns["reservation_mean_sm"].tolist(), strict=True))
+
+
+def _larger(data: ReportData) -> tuple[str, ...]:
+    """Where WEAVER reserves more than NoCtrl, and what that costs: a sentence, or none."""
+    reserved = _reserved(data)
+    found = []
+    for scenario in SCENARIOS:
+        sm = [reserved.get((scenario, c), np.nan) for c in ("weaver", "noctrl")]
+        work = [
+            data.metric("replay_spare", f"{scenario}.{c}.training_tflops") or 0.0
+            for c in ("weaver", "noctrl")
+        ]
+        if sm[0] > sm[1] and work[0] < work[1]:
+            found.append(
+                f"{plain(scenario)} ({sm[0]:.1f} SMs against {sm[1]:.1f}, {work[0]:.1f} TFLOPS "
+                f"for training against {work[1]:.1f})"
+            )
+    if not found:
+        return ()
+    return (f"WEAVER reserves more than NoCtrl and leaves less to training in {', '.join(found)}.",)
 
 
 def _bars(data: ReportData) -> Figure:
-    figure = Figure(figsize=(9, 3))
-    panels = figure.subplots(1, 3)
+    figure = Figure(figsize=(9, 5.6))
+    panels = figure.subplots(2, 2).flat
     shown = (
         ("useful_tflops", "chain: useful TFLOPS"),
-        ("efficiency_pct", "training: efficiency (%)"),
+        ("training_tflops", "training step: useful TFLOPS"),
         ("violation_pct", "violations (% of decode starts)"),
     )
-    known = list(data.metrics["replay_spare"].get(SCENARIOS[0], {}))
-    known = [c for c in known if isinstance(data.metrics["replay_spare"][SCENARIOS[0]][c], dict)]
-    width = 0.8 / max(len(known), 1)
-    for axes, (name, label) in zip(panels, shown, strict=True):
-        for i, controller in enumerate(known):
-            values = [data.metric("replay_spare", f"{s}.{controller}.{name}") for s in SCENARIOS]
-            axes.bar(
-                np.arange(len(SCENARIOS)) + (i - (len(known) - 1) / 2) * width,
-                [np.nan if v is None else v for v in values],
-                width * 0.92,
-                color=style.colour(controller),
-                label=style.title(controller),
-            )
-        axes.set_xticks(range(len(SCENARIOS)), [short(s) for s in SCENARIOS], fontsize=7)
+    first = data.metrics["replay_spare"].get(SCENARIOS[0], {})
+    controllers = [c for c, found in first.items() if isinstance(found, dict)]
+    reserved = _reserved(data)
+    heights = {
+        "mean reservation (SMs)": {
+            c: [reserved.get((s, c), np.nan) for s in SCENARIOS] for c in controllers
+        }
+    }
+    for name, label in shown:
+        heights[label] = {
+            c: [
+                np.nan if v is None else v
+                for v in (data.metric("replay_spare", f"{s}.{c}.{name}") for s in SCENARIOS)
+            ]
+            for c in controllers
+        }
+    for axes, (label, values) in zip(panels, heights.items(), strict=True):
+        for i, controller in enumerate(controllers):
+            _group(axes, values[controller], i, controllers)
+        axes.set_xticks(range(len(SCENARIOS)), [short(s) for s in SCENARIOS], fontsize=8)
         axes.set_title(label)
         axes.grid(visible=False, axis="x")
-    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
+    handles = axes.get_legend_handles_labels()
+    figure.legend(*handles, loc="outside lower center", ncols=6)
     return figure
+
+
+def _group(axes: Axes, values: list[float], index: int, controllers: list[str]) -> None:
+    """Bars of one controller over all scenarios; a zero is written out."""
+    width = 0.84 / len(controllers)
+    controller = controllers[index]
+    at = np.arange(len(values)) + (index - (len(controllers) - 1) / 2) * width
+    shade = style.colour(controller)
+    bars = axes.bar(at, values, width * 0.92, color=shade, label=style.title(controller))
+    axes.bar_label(
+        bars, ["0" if value == 0.0 else "" for value in values], fontsize=6, color=style.INK
+    )
 
 
 def _mechanisms(data: ReportData) -> Figure:
@@ -130,166 +179,8 @@ def _mechanisms(data: ReportData) -> Figure:
         ]
         bars = axes.barh(range(len(mechanisms)), values, color=style.BLUE, height=0.6)
         axes.bar_label(bars, fmt="%.0f %%", padding=3)
-        axes.set_yticks(range(len(mechanisms)), [m.replace("_", " ") for m in mechanisms])
-        axes.set(title=scenario.replace("_", " "), xlabel="efficiency (%)", xlim=(0, 110))
+        axes.set_yticks(range(len(mechanisms)), [_MECHANISMS.get(m, m) for m in mechanisms])
+        axes.set(title=plain(scenario), xlabel="spare SM-time turned into work (%)", xlim=(0, 110))
         axes.invert_yaxis()
         axes.grid(visible=False, axis="y")
     return figure
-
-
-def _second_reading(data: ReportData) -> Grid:
-    """Ratios of Table 5 on our own traces and on synthetic ones with the published statistics."""
-    rows: list[list[str | float | None]] = []
-    for scenario in ("scenario_1", "scenario_2"):
-        theirs = data.published["coexistence_useful_tflops"][scenario]
-        for other in ("noctrl", "yinyangran"):
-            name = f"{scenario}.useful_ratio_weaver_over_{other}"
-            rows.append(
-                [
-                    scenario.replace("_", " "),
-                    f"WEAVER over {style.title(other)}",
-                    theirs["weaver"] / theirs[other],
-                    data.metric("replay_spare", name),
-                    data.metric("replay_spare", f"synthetic.{name}"),
-                ]
-            )
-    header = ["scenario", "useful chain throughput", "published", "own traces", "synthetic traces"]
-    return Grid("Two readings of Table 5.", header, rows)
-
-
-def _table_6(data: ReportData) -> Grid:
-    """Table 6 beside our own traces and both synthetic readings."""
-    theirs = data.published["l40s_training"]
-    rows: list[list[str | float | None]] = []
-    for controller in ("weaver", "noctrl", "yinyangran"):
-        drawn = f"synthetic.scenario_1.{controller}."
-        for published, label, own, synthetic in (
-            ("efficiency_pct", "efficiency %", "efficiency_pct", "efficiency_pct"),
-            ("tflops", "TFLOPS", "training_tflops", "training_tflops"),
-            ("tokens_per_s", "token/s", "tokens_per_s", "tokens_per_s"),
-            ("violation_events", "violations", "violations", "violations"),
-        ):
-            loss = f"{drawn}with_loss_{synthetic}"
-            late = f"{drawn}unbounded_violations" if label == "violations" else None
-            rows.append(
-                [
-                    style.title(controller),
-                    label,
-                    theirs[controller].get(published),
-                    data.metric("replay_spare", f"scenario_1.{controller}.{own}"),
-                    data.metric("replay_spare", f"{drawn}{synthetic}"),
-                    data.metric("replay_spare", loss),
-                    data.metric("replay_spare", late) if late else None,
-                ]
-            )
-    header = [
-        "controller",
-        "training step",
-        "published",
-        "own traces",
-        "synthetic",
-        "with step_loss_us a change",
-        "without slot admission",
-    ]
-    return Grid("Table 6, scenario 1: own traces, and synthetic ones by reading.", header, rows)
-
-
-def _steadiness(data: ReportData) -> Grid:
-    """Fig. 4c."""
-    theirs = data.published["motivation_timeline"]
-    rows: list[list[str | float | None]] = []
-    for name in ("bursty", "stable"):
-        ours = f"steadiness.{name}."
-        rows.append(
-            [
-                name,
-                data.metric("replay_spare", f"{ours}mean_sm"),
-                data.metric("replay_spare", f"{ours}transitions"),
-                theirs[name]["tflops"],
-                data.metric("replay_spare", f"{ours}whole_products_tflops"),
-                data.metric("replay_spare", f"{ours}tiles_tflops"),
-            ]
-        )
-    header = ["reservation", "mean SM", "transitions", "published", "whole products", "tiles"]
-    return Grid(
-        "Fig. 4c, TFLOPS beside a bursty and a stable reservation: products that start over when "
-        "the partition changes, and tiles that survive. Nothing is fitted.",
-        header,
-        rows,
-    )
-
-
-def _fitted(data: ReportData) -> Grid:
-    """What the ratios of Table 5 are without each fitted constant."""
-    columns = data.table("replay_spare.sensitivity", workload="gemm_chain")
-    names = ("weaver_tflops", "weaver_over_noctrl", "weaver_over_yinyangran")
-    header = ["without", "scenario", "WEAVER TFLOPS", "over NoCtrl", "over YinYangRAN"]
-    return Grid(
-        "Fitted constants: the chain beside synthetic traces without each of them.",
-        header,
-        _changed(columns, names, with_setting=False),
-    )
-
-
-def _assumed(data: ReportData) -> Grid:
-    """What assumed constants do to the training step."""
-    columns = data.table("replay_spare.sensitivity", workload="training_step")
-    names = ("weaver_tflops", "weaver_efficiency_pct", "noctrl_violations", "weaver_violations")
-    header = [
-        "constant",
-        "setting",
-        "scenario",
-        "WEAVER TFLOPS",
-        "efficiency %",
-        "NoCtrl violations",
-        "WEAVER violations",
-    ]
-    return Grid(
-        "Assumed constants: the training step beside synthetic traces, each halved and doubled.",
-        header,
-        _changed(columns, names, with_setting=True),
-    )
-
-
-def _changed(
-    columns: Mapping[str, np.ndarray], names: Sequence[str], *, with_setting: bool
-) -> list[list[str | float | int | None]]:
-    return [
-        [
-            columns["constant"][i],
-            *([columns["setting"][i]] if with_setting else []),
-            columns["scenario"][i].replace("_", " "),
-            *(columns[name][i].item() for name in names),
-        ]
-        for i in range(columns["constant"].size)
-    ]
-
-
-def _table(data: ReportData) -> Grid:
-    columns = data.table("replay_spare.coexistence", own=True)
-    names = (
-        ("reservation_mean_sm", "mean SM"),
-        ("transitions", "transitions"),
-        ("useful_tflops", "useful TFLOPS"),
-        ("executed_tflops", "executed"),
-        ("w_per_tflops", "W/TFLOPS"),
-        ("efficiency_pct", "efficiency %"),
-        ("tokens_per_s", "token/s"),
-        ("violations", "violations"),
-        ("violation_ms", "violation ms"),
-    )
-    rows = [
-        [
-            columns["scenario"][i].replace("_", " "),
-            style.title(columns["controller"][i]),
-            columns["workload"][i].replace("_", " "),
-            columns["device"][i],
-            *(columns[name][i].item() for name, _ in names),
-        ]
-        for i in range(columns["scenario"].size)
-        if columns["scenario"][i] in SCENARIOS and columns["controller"][i] in CONTROLLERS
-    ]
-    header = ["scenario", "controller", "workload", "device", *(label for _, label in names)]
-    return Grid(
-        "Each workload beside each trace, under the controller's own mechanism.", header, rows
-    )

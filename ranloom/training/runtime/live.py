@@ -33,6 +33,7 @@ from ranloom.training.runtime.proof import Proof, prove
 from ranloom.training.runtime.setup import TrainingSetup, layer_costs
 from ranloom.training.runtime.site import SiteSettings
 from ranloom.training.runtime.site_process import SiteConfig, run_site
+from ranloom.training.runtime.spare_feed import SpareFeed
 from ranloom.training.runtime.supervise import Children, wait_for
 from ranloom.training.runtime.transport import Identity, LinkLimits, keyring
 from ranloom.training.settings import CoordinatorSettings
@@ -73,7 +74,8 @@ class LiveConfig:
         settings: of the coordinator core.
         boundaries: layers at which stages begin and end.
         replicas: replicas D; sites number through the first replica, then the second, and so on.
-        budgets: spare compute of each site; more budgets than places are sites in reserve.
+        budgets: spare compute of each site, or the channel that tells it; more budgets than places
+            are sites in reserve.
         folder: new folder for journals, log, checkpoints, final weights and output of processes.
         deadline_s: the run is given up this time after the coordinator has started.
         faults: what happens to processes.
@@ -87,7 +89,7 @@ class LiveConfig:
     settings: CoordinatorSettings
     boundaries: tuple[int, ...]
     replicas: int
-    budgets: tuple[Budget, ...]
+    budgets: tuple[Budget | SpareFeed, ...]
     folder: Path
     deadline_s: float
     faults: tuple[Fault, ...] = ()

@@ -37,6 +37,7 @@ from ranloom.training.runtime.peer_messages import (
 )
 from ranloom.training.runtime.setup import TrainingSetup
 from ranloom.training.runtime.site import ProtocolError, Running, Site, SiteSettings
+from ranloom.training.runtime.spare_feed import LOOK_S, FollowedBudget, SpareFeed
 from ranloom.training.runtime.transport import Endpoint, Identity, LinkLimits
 from ranloom.training.runtime.wire import Packet
 from ranloom.training.tokens import Direction
@@ -57,7 +58,7 @@ class SiteConfig:
         setup: what is trained.
         settings: how the site works.
         limits: of its sockets.
-        budget: its spare compute.
+        budget: its spare compute, given or followed from the channel of its cell.
         forward_flop: work of a forward pass of one micro-batch by decoder layer [L].
         backward_flop: of a backward pass with kept activations [L].
         memory_bytes: memory for training state.
@@ -75,7 +76,7 @@ class SiteConfig:
     setup: TrainingSetup
     settings: SiteSettings
     limits: LinkLimits
-    budget: Budget
+    budget: Budget | SpareFeed
     forward_flop: tuple[float, ...]
     backward_flop: tuple[float, ...]
     memory_bytes: int
@@ -107,6 +108,8 @@ class SiteProcess:
 
     def __init__(self, config: SiteConfig) -> None:
         self._config = config
+        feed = config.budget if isinstance(config.budget, SpareFeed) else None
+        self._followed = FollowedBudget(feed) if feed is not None else None
         self._workload = config.setup.workload(config.device)
         self._facts = config.setup.facts(self._workload.corpus)
         self._endpoint = Endpoint(config.identity, CODEC, config.bind, config.limits)
@@ -147,6 +150,8 @@ class SiteProcess:
         """Close sockets and the journal."""
         self._journal.close()
         self._endpoint.close()
+        if self._followed is not None:
+            self._followed.close()
 
     @property
     def incarnation(self) -> int:
@@ -159,6 +164,8 @@ class SiteProcess:
         """Take in what has arrived, work, send."""
         for packet in self._endpoint.poll(self._patience_s(time.monotonic())):
             self._take(packet)
+        if self._followed is not None:
+            self._followed.look()
         now_s = time.monotonic()
         try:
             self._work(now_s)
@@ -189,8 +196,9 @@ class SiteProcess:
         if self._reports:
             wake_s = min(wake_s, self._reports_at_s)
         if self._execution is not None:
+            look_s = _IDLE_POLL_S if self._followed is None else LOOK_S
             return min(
-                self._execution.pace.remaining_s(self._tflops(now_s)), wake_s - now_s, _IDLE_POLL_S
+                self._execution.pace.remaining_s(self._tflops(now_s)), wake_s - now_s, look_s
             )
         return min(wake_s - now_s, _IDLE_POLL_S)
 
@@ -222,7 +230,10 @@ class SiteProcess:
         return backward + forward if layers.module.is_last else backward
 
     def _tflops(self, now_s: float) -> float:
-        return self._config.budget.at(now_s - self._started_s, self._step)
+        if isinstance(self._config.budget, Budget):
+            return self._config.budget.at(now_s - self._started_s, self._step)
+        assert self._followed is not None
+        return self._followed.usable_tflops
 
     # --- joining and the control channel ---
 
@@ -239,7 +250,8 @@ class SiteProcess:
         self._leave()
 
     def _beat(self, now_s: float) -> None:
-        tflops = self._tflops(now_s)
+        followed = self._followed
+        tflops = self._tflops(now_s) if followed is None else followed.smoothed_tflops
         site = self._config.site
         if self._site is None:
             if now_s >= self._joins_at_s:

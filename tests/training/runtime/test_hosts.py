@@ -131,6 +131,24 @@ def test_a_bad_run_file_is_one_line_and_exit_code_two(tmp_path, command, capsys)
 
 
 @pytest.mark.parametrize(
+    ("options", "where"),
+    [
+        ((), "--tflops"),
+        (("--tflops", 1.0, "--budget-from", "tcp://127.0.0.1:5570"), "--tflops"),
+        (("--budget-from", "tcp://127.0.0.1:5570"), "feed.tflops_per_sm: 0.0"),
+        (("--budget-from", "tcp://127.0.0.1:5570", "--card", "none.yaml"), "none.yaml"),
+        (("--budget-from", "10.0.0.1:5570", "--tflops-per-sm", 1.0), "10.0.0.1:5570"),
+    ],
+)
+def test_a_site_has_one_budget_given_or_followed(tmp_path, command, capsys, options, where):
+    to = ("--coordinator", "tcp://127.0.0.1:7000", "--folder", tmp_path / "out", "--trusted")
+    assert command("site", write_run_file(tmp_path), "--number", 0, *to, *options) == 2
+    output = capsys.readouterr().err
+    assert output.count("\n") == 1
+    assert where in output
+
+
+@pytest.mark.parametrize(
     ("changes", "where"),
     [
         ({"extra": 1}, "extra"),

@@ -6,13 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ranloom.training.layout import regular_layout
 from ranloom.training.messages import Assign, Fence, Merge, NoteKind, SiteJoined
 from ranloom.training.opt_model import ModelConfig
-from ranloom.training.runtime.chaos import SETTINGS
 from ranloom.training.runtime.chaos import SMALL_SETUP as SETUP
 from ranloom.training.runtime.coordinator_process import (
-    CoordinatorConfig,
     CoordinatorProcess,
     logged_events,
     new_core,
@@ -21,75 +18,10 @@ from ranloom.training.runtime.coordinator_process import (
 from ranloom.training.runtime.event_log import LogWriteError
 from ranloom.training.runtime.pacing import Budget, BudgetCut, PacedTask
 from ranloom.training.runtime.peer_messages import CODEC, COORDINATOR, Channel, Hello
-from ranloom.training.runtime.setup import difference, layer_costs
-from ranloom.training.runtime.site import SiteSettings
-from ranloom.training.runtime.site_process import RefusedError, SiteConfig, SiteProcess
-from ranloom.training.runtime.transport import Endpoint, Identity, KeyPair, LinkLimits, keyring
-
-NAMES = [COORDINATOR, "site-0", "site-1"]
-
-
-@pytest.fixture
-def run(tmp_path):
-    """Coordinator of a run with two sites, and a maker of sites."""
-    pairs, admitted = keyring(NAMES)
-    config = CoordinatorConfig(
-        identity=Identity(COORDINATOR, pairs[COORDINATOR], admitted),
-        bind="tcp://127.0.0.1:*",
-        sites=2,
-        setup=SETUP,
-        settings=replace(SETTINGS, micro_batch_limit=6, lease_s=5.0),
-        layout=regular_layout((0, 2, 4), 1),
-        costs=layer_costs(SETUP),
-        limits=LinkLimits(),
-        folder=tmp_path,
-        heartbeat_s=0.05,
-        gather_s=0.0,
-        stop_patience_s=1.0,
-        give_up_s=30.0,
-    )
-    coordinator = CoordinatorProcess(config)
-    opened = [coordinator]
-
-    def site(number, setup=SETUP, keys=None, admitted=admitted):
-        name = f"site-{number}"
-        opened.append(
-            SiteProcess(
-                SiteConfig(
-                    site=number,
-                    identity=Identity(name, keys or pairs[name], admitted),
-                    bind="tcp://127.0.0.1:*",
-                    coordinator=(tmp_path / "coordinator.address").read_text(),
-                    setup=setup,
-                    settings=SiteSettings(
-                        retry_s=0.2, grace_s=0.2, checkpoints=tmp_path, unmerged_limit=6
-                    ),
-                    limits=LinkLimits(),
-                    budget=Budget((1.0,)),
-                    forward_flop=tuple(config.costs.forward_flop.tolist()),
-                    backward_flop=tuple(config.costs.backward_flop.tolist()),
-                    memory_bytes=1 << 30,
-                    heartbeat_s=0.05,
-                    report_s=0.02,
-                    folder=tmp_path,
-                    device="cpu",
-                    give_up_s=30.0,
-                )
-            )
-        )
-        return opened[-1]
-
-    yield coordinator, site, config, pairs, admitted
-    for process in opened:
-        process.close()
-
-
-def turns(*processes, count=60, until=lambda: False):
-    for _ in range(count):
-        for process in processes:
-            process.turn()
-        if until():
-            return
+from ranloom.training.runtime.setup import difference
+from ranloom.training.runtime.site_process import RefusedError
+from ranloom.training.runtime.transport import Endpoint, Identity, KeyPair
+from tests.training.runtime.loops import turns
 
 
 def notes(config):
