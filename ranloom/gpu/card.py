@@ -85,7 +85,7 @@ def load_card(path: Path) -> Card:
             wrong type; the SM counts do not fit together.
     """
     try:
-        document = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except OSError:
         raise InputError(str(path), "no such file", "allowed: a device card (YAML)") from None
     except (YAMLError, UnicodeDecodeError) as error:

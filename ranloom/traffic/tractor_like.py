@@ -154,7 +154,7 @@ def read_facts(path: Path) -> Facts:
 def _read_facts(path: Path, _mtime_ns: int) -> Facts:
     """The facts of one version of a file: every scenario asks for them, YAML takes a while."""
     try:
-        document = YAML(typ="safe").load(path)
+        document = YAML(typ="safe", pure=True).load(path)
     except (YAMLError, UnicodeDecodeError) as error:
         raise InputError(str(path), str(error).splitlines()[0], "needed: a YAML file") from error
     provenance = _get(path, document, "provenance", dict)

@@ -53,7 +53,7 @@ def read_links(path: Path) -> Links:
             positive number (``null`` is for the diagonal only).
     """
     try:
-        document = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         raise InputError(str(path), str(error).splitlines()[0], "allowed: a YAML file") from None
     wanted = ("name", "sites", "bandwidth_gbps_by_dst", "latency_ms_by_dst")

@@ -61,7 +61,7 @@ def read_run_file(path: Path) -> RunFile:
     if not path.is_file():
         raise InputError(str(path), "missing", "allowed: an existing run file")
     try:
-        document = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+        document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
         return TypeAdapter(RunFile).validate_python(document)
     except (YAMLError, UnicodeDecodeError) as error:
         raise InputError(str(path), str(error).split("\n")[0], "allowed: YAML") from None
