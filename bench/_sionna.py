@@ -11,11 +11,19 @@ import importlib.util
 import subprocess
 import sys
 import sysconfig
+import tomllib
 import venv
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parent.parent / "build" / "sionna"
-PACKAGE = "sionna-no-rt==2.2.0"
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "build" / "sionna"
+
+
+def package() -> str:
+    """Requirement of the extra ``oracle``."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (requirement,) = project["optional-dependencies"]["oracle"]
+    return str(requirement)
 
 
 def interpreter() -> Path | None:
@@ -26,14 +34,15 @@ def interpreter() -> Path | None:
     done = FOLDER / "installed"
     if done.exists():
         return python
-    print(f"Installing {PACKAGE} into {FOLDER}: once", flush=True)
+    wanted = package()
+    print(f"Installing {wanted} into {FOLDER}: once", flush=True)
     venv.create(FOLDER, with_pip=True, clear=True)
     paths = sysconfig.get_paths(vars={"base": str(FOLDER), "platbase": str(FOLDER)})
     own = Path(paths["purelib"]) / "beside.pth"
     own.write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
-    install = [str(python), "-m", "pip", "install", "--quiet", PACKAGE]
+    install = [str(python), "-m", "pip", "install", "--quiet", wanted]
     if subprocess.run(install, check=False).returncode:
-        print(f"{PACKAGE} could not be installed: no comparison with it")
+        print(f"{wanted} could not be installed: no comparison with it")
         return None
     done.touch()
     return python

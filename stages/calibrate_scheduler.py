@@ -16,8 +16,6 @@ from pipeline.stage import (
     Fault,
     File,
     FromParam,
-    FromRepo,
-    FromStage,
     Result,
     Stage,
     StageParams,
@@ -47,7 +45,7 @@ from ranloom.mac.lut_calibration import (
 from ranloom.mac.model import CellModel
 from ranloom.traffic import scenario as scenarios
 from ranloom.traffic.scenario import Scenario, Source
-from stages._cell import BLER_PATH, Base, cell_config, load_model
+from stages._cell import CELL_INPUTS, Base, check_cell, load_model
 from stages._controllers import LimitParams
 
 _STREAM = 20  # child of the seed that belongs to this stage
@@ -159,7 +157,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     """Calibrate the lookup table, then try the settings on it."""
     base = params.base
     widest = int(inputs.columns("lut")["prb"].max())
-    wide = load_model(base, inputs, params.mcs_rounding, n_prb=widest)
+    wide = load_model(base, inputs, params.mcs_rounding, widest)
     test = LoadTest(**vars(params.lut_test))
     budgets = calibrate_budgets(wide, test, base.seed)
     profiled = level_budgets(wide.tables)
@@ -281,7 +279,7 @@ def _trial_columns(trials: list[Trial], chosen: WeaverParams) -> dict[str, list[
 def check(params: Params, paths: Mapping[str, Path]) -> Iterator[Fault]:
     """Faults of the cell, of the setting and of the traffic facts."""
     try:
-        cell_config(params.base)
+        check_cell(params.base, paths)
         params.published()
         params.search.space()
         _loads(params, paths["source"], longest_s=1.0)
@@ -334,10 +332,7 @@ STAGE = Stage(
     title="Lookup table and controller parameters, tried in the cell",
     params=Params,
     inputs={
-        "card": FromParam("base.card"),
-        "lut": FromStage("profile_lut", "lut"),
-        "latency_model": FromStage("profile_lut", "model"),
-        "bler": FromRepo(BLER_PATH),
+        **CELL_INPUTS,
         "source": FromParam("calibrate_scheduler.source_path", folder=True),
     },
     outputs={

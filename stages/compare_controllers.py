@@ -7,7 +7,6 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field, PositiveInt
 
 from pipeline.io import Inputs, Outputs
@@ -15,8 +14,6 @@ from pipeline.stage import (
     Column,
     Fault,
     FromParam,
-    FromRepo,
-    FromStage,
     Plot,
     Result,
     Stage,
@@ -25,17 +22,16 @@ from pipeline.stage import (
 )
 from ranloom.errors import InputError
 from ranloom.mac.bar import Limits
-from ranloom.mac.controllers.registry import ControllerSpec, check_name
+from ranloom.mac.controllers.registry import ControllerSpec
 from ranloom.mac.controllers.weaver import UNLIMITED_BYTES, WeaverParams
 from ranloom.mac.controllers.weaver_plus import WeaverPlusParams
 from ranloom.mac.evaluation import Evaluation, evaluate
-from ranloom.mac.lut_calibration import with_budgets
 from ranloom.mac.model import CellModel
 from ranloom.mac.sensitivity import transition_counts
 from ranloom.mac.simulate import simulate
 from ranloom.traffic import scenario as scenarios
 from ranloom.traffic.scenario import Scenario, Source
-from stages._cell import BLER_PATH, Base, cell_config, load_model
+from stages._cell import CALIBRATED_INPUTS, Base, check_cell, load_calibrated
 from stages._controllers import LimitParams, WeaverPlusTable
 
 _STREAM = 40  # child of the seed that belongs to this stage
@@ -108,11 +104,7 @@ def build_load(
 
 
 def spec_of(label: str, weaver: WeaverParams, plus: WeaverPlusParams) -> ControllerSpec:
-    """Controller behind a label: a registered name, or ``weaver_never``.
-
-    Raises:
-        InputError: an unknown label.
-    """
+    """Controller behind a label: a registered name, or ``weaver_never``."""
     if label == NEVER:
         return ControllerSpec(
             "weaver",
@@ -120,31 +112,16 @@ def spec_of(label: str, weaver: WeaverParams, plus: WeaverPlusParams) -> Control
                 weaver, backlog_threshold_bytes=UNLIMITED_BYTES, delay_threshold_ms=(0.0,)
             ),
         )
-    check_name(label, "params.yaml: compare_controllers.controllers")
     return ControllerSpec(label, weaver=weaver, weaver_plus=plus)
-
-
-def _models(
-    params: Params, inputs: Inputs
-) -> tuple[dict[str, CellModel], WeaverParams, dict[str, Any]]:
-    """The cell with either report format, the calibrated controller, the latency model."""
-    chosen = inputs.json("scheduler")
-    values = chosen["params"]
-    weaver = WeaverParams(**values | {"delay_threshold_ms": tuple(values["delay_threshold_ms"])})
-    rows = inputs.columns("budgets")
-    budgets = rows["max_prb"].astype(np.int64).reshape(int(rows["mcs"].max()) + 1, -1)
-    model = load_model(params.base, inputs, chosen["mcs_rounding"])
-    model = replace(model, tables=with_budgets(model.tables, budgets))
-    models = {
-        bsr: replace(model, config=replace(model.config, bsr_format=bsr))
-        for bsr in ("short", "long")
-    }
-    return models, weaver, inputs.json("latency_model")
 
 
 def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     """Evaluate every load, then vary the conventions at one of them."""
-    models, weaver, latency = _models(params, inputs)
+    (model,), weaver = load_calibrated(params.base, inputs, [params.base.n_prb])
+    models = {
+        bsr: replace(model, config=replace(model.config, bsr_format=bsr))
+        for bsr in ("short", "long")
+    }
     plus = WeaverPlusParams(**vars(params.weaver_plus))
     facts = inputs.path("source")
     specs = {"noctrl": ControllerSpec("noctrl")}
@@ -162,7 +139,8 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
             _append(verdicts, load, one, noctrl, in_range)
         tally.add(load, found, in_range)
     outputs.table("verdicts", verdicts)
-    counts, variants = _sensitivity(params, models, weaver, latency, facts)
+    budget_us = float(inputs.json("latency_model")["budget_us"])
+    counts, variants = _sensitivity(params, models, weaver, budget_us, facts)
     outputs.table("transition_counts", counts)
     outputs.table("weaver_variants", variants)
     return Result(metrics=tally.metrics())
@@ -255,7 +233,7 @@ def _sensitivity(
     params: Params,
     models: Mapping[str, CellModel],
     weaver: WeaverParams,
-    latency: Mapping[str, Any],
+    budget_us: float,
     facts: Path,
 ) -> tuple[dict[str, list[Any]], dict[str, list[Any]]]:
     load = params.loads[params.sensitivity.load]
@@ -268,7 +246,7 @@ def _sensitivity(
     counts: dict[str, list[Any]] = {c.name: [] for c in COUNTS.columns}
     chosen = params.sensitivity
     for count in transition_counts(
-        traced, model, float(latency["budget_us"]), chosen.quanta_sm, chosen.every_ul_slots
+        traced, model, budget_us, chosen.quanta_sm, chosen.every_ul_slots
     ):
         for name, value in asdict(count).items():
             counts[name].append(value)
@@ -305,10 +283,9 @@ def _variant(weaver: WeaverParams, name: str, value: Any) -> WeaverParams:
 def check(params: Params, paths: Mapping[str, Path]) -> Iterator[Fault]:
     """Faults of the cell, of the controllers, of the loads and of the settings."""
     try:
-        cell_config(params.base)
-        plus = WeaverPlusParams(**vars(params.weaver_plus))
-        for label in params.controllers:
-            spec_of(label, WeaverParams(), plus)
+        registered = [label for label in params.controllers if label != NEVER]
+        check_cell(params.base, paths, {"compare_controllers.controllers": registered})
+        WeaverPlusParams(**vars(params.weaver_plus))
         for load in params.loads:
             build_load(params, load, paths["source"], 0, longest_s=1.0)
         names = [load.name for load in params.loads]
@@ -388,12 +365,7 @@ STAGE = Stage(
     title="Which controller keeps the promise at which load",
     params=Params,
     inputs={
-        "card": FromParam("base.card"),
-        "lut": FromStage("profile_lut", "lut"),
-        "latency_model": FromStage("profile_lut", "model"),
-        "budgets": FromStage("calibrate_scheduler", "budgets"),
-        "scheduler": FromStage("calibrate_scheduler", "scheduler"),
-        "bler": FromRepo(BLER_PATH),
+        **CALIBRATED_INPUTS,
         "source": FromParam("compare_controllers.source_path", folder=True),
     },
     outputs={"verdicts": VERDICTS, "transition_counts": COUNTS, "weaver_variants": VARIANTS},

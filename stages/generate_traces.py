@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field, PositiveFloat
 
 from pipeline.io import Inputs, Outputs
@@ -17,8 +16,6 @@ from pipeline.stage import (
     Fault,
     Folder,
     FromParam,
-    FromRepo,
-    FromStage,
     Plot,
     Result,
     Stage,
@@ -27,13 +24,12 @@ from pipeline.stage import (
 )
 from ranloom.errors import InputError
 from ranloom.mac import shared_gpu, tables
-from ranloom.mac.controllers.registry import ControllerSpec, check_name
+from ranloom.mac.controllers.registry import ControllerSpec
 from ranloom.mac.controllers.weaver import WeaverParams
 from ranloom.mac.controllers.weaver_plus import WeaverPlusParams
 from ranloom.mac.experiment import REFERENCE, run_controllers
 from ranloom.mac.kpis import cell_kpis
 from ranloom.mac.lanes import run_lanes
-from ranloom.mac.lut_calibration import with_budgets
 from ranloom.mac.model import CellModel
 from ranloom.mac.offline import Fewest, fewest_transitions, problem_of
 from ranloom.mac.reports import json_lines
@@ -43,7 +39,7 @@ from ranloom.traffic import scenario as scenarios
 from ranloom.traffic.diurnal import HOURS, read_loads
 from ranloom.traffic.macro import MacroCell, macro
 from ranloom.traffic.scenario import Scenario, Source
-from stages._cell import BLER_PATH, Base, cell_config, load_model
+from stages._cell import CALIBRATED_INPUTS, Base, cell_config, check_cell, load_calibrated
 from stages._controllers import WeaverPlusTable
 
 _STREAM = 30  # child of the seed that belongs to this stage
@@ -186,23 +182,10 @@ def build_sites(params: Params, diurnal: Path) -> tuple[Scenario, ...]:
     )
 
 
-def _models(params: Params, inputs: Inputs) -> tuple[CellModel, CellModel, WeaverParams]:
-    """The cell, its wide variant, and the calibrated controller."""
-    chosen = inputs.json("scheduler")
-    values = chosen["params"]
-    weaver = WeaverParams(**values | {"delay_threshold_ms": tuple(values["delay_threshold_ms"])})
-    rows = inputs.columns("budgets")
-    budgets = rows["max_prb"].astype(np.int64).reshape(int(rows["mcs"].max()) + 1, -1)
-    models = []
-    for n_prb in (params.base.n_prb, params.wideband.n_prb):
-        model = load_model(params.base, inputs, chosen["mcs_rounding"], n_prb=n_prb)
-        models.append(replace(model, tables=with_budgets(model.tables, budgets)))
-    return models[0], models[1], weaver
-
-
 def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     """Simulate every scenario under its controllers."""
-    model, wide, weaver = _models(params, inputs)
+    carriers = (params.base.n_prb, params.wideband.n_prb)
+    (model, wide), weaver = load_calibrated(params.base, inputs, carriers)
     seed = params.base.seed
     collected: dict[str, list[tables.Columns]] = {
         name: [] for name, output in STAGE.outputs.items() if isinstance(output, Table)
@@ -330,11 +313,11 @@ def _scenario_metrics(runs: Mapping[str, list[CellRun]], k_us_sm: float) -> dict
 def check(params: Params, paths: Mapping[str, Path]) -> Iterator[Fault]:
     """Faults of the cell, of the controllers and of the traffic files."""
     try:
-        cell_config(params.base)
+        lists = ("controllers", "macro_controllers")
+        check_cell(
+            params.base, paths, {f"generate_traces.{key}": getattr(params, key) for key in lists}
+        )
         cell_config(params.base, params.wideband.n_prb)
-        for key in ("controllers", "macro_controllers"):
-            for name in getattr(params, key):
-                check_name(name, f"params.yaml: generate_traces.{key}")
         WeaverPlusParams(**vars(params.weaver_plus))
         for _ in build_scenarios(params, paths["source"], longest_s=1.0):
             pass
@@ -354,12 +337,7 @@ STAGE = Stage(
     title="Reservations and deliveries of the uplink cell",
     params=Params,
     inputs={
-        "card": FromParam("base.card"),
-        "lut": FromStage("profile_lut", "lut"),
-        "latency_model": FromStage("profile_lut", "model"),
-        "budgets": FromStage("calibrate_scheduler", "budgets"),
-        "scheduler": FromStage("calibrate_scheduler", "scheduler"),
-        "bler": FromRepo(BLER_PATH),
+        **CALIBRATED_INPUTS,
         "source": FromParam("generate_traces.source_path", folder=True),
         "diurnal": FromParam("generate_traces.diurnal_path"),
     },

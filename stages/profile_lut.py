@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +50,8 @@ class Base(StageParams):
     """Shared values of this stage."""
 
     card: str = Field(description="device card, a YAML file")
+    mcs_table: Literal[1, 2, 3] = Field(description="38.214 tables 5.1.3.1-1, -2, -3")
+    n_layers: int = Field(ge=1, le=4, description="uplink layers")
 
 
 class Params(StageParams):
@@ -60,12 +63,11 @@ class Params(StageParams):
     )
     source_path: str = Field(description="profile (CSV) or log, read by backend import only")
     source_sm: int = Field(ge=1, le=1_000, description="SMs behind a log that does not say it")
+    fit_source: bool = Field(description="a, k and b of the model are fitted to an import")
     source_machine: str = Field(description="part of a machine name in a table of several")
     budget_us: float = Field(gt=0, le=10_000, description="latency budget of the table, us")
     percentile: Literal[50, 99] = Field(description="latency percentile that must meet the budget")
-    mcs_table: Literal[1, 2, 3] = Field(description="38.214 tables 5.1.3.1-1, -2, -3")
     max_prb: int = Field(ge=1, le=275, description="widest allocation, PRBs")
-    n_layers: int = Field(ge=1, le=4, description="uplink layers")
     n_symbols: int = Field(ge=1, le=14, description="OFDM symbols of the allocation")
     n_dmrs_per_prb: int = Field(ge=0, le=156, description="DMRS resource elements per PRB")
     n_oh: Literal[0, 6, 12, 18] = Field(description="configured overhead, resource elements")
@@ -82,7 +84,11 @@ class Params(StageParams):
     def allocation(self) -> Allocation:
         """Shape of the allocation."""
         return Allocation(
-            self.mcs_table, self.n_layers, self.n_symbols, self.n_dmrs_per_prb, self.n_oh
+            self.base.mcs_table,
+            self.base.n_layers,
+            self.n_symbols,
+            self.n_dmrs_per_prb,
+            self.n_oh,
         )
 
     def model(self) -> LatencyModel:
@@ -118,10 +124,11 @@ def request(params: Params, card: Card, published: Path, source: Path) -> Profil
         source_options=ImportOptions(
             params.source_sm,
             params.p99_over_mean,
-            params.mcs_table,
+            params.base.mcs_table,
             params.source_machine,
-            params.n_layers,
+            params.base.n_layers,
         ),
+        fit_source=params.fit_source,
     )
 
 
@@ -131,7 +138,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     wanted = request(params, card, inputs.path("published"), inputs.path("source"))
     profile = BACKENDS[params.backend](wanted)
     lut = profile.lut(wanted)
-    model, assumed = wanted.model, params.assumptions()
+    model, assumed = profile.model, params.assumptions()
     usage = characterise(wanted.allocation, wanted.max_prb, card, model, assumed)
     reserved_prb = min(RESERVED_PRB, wanted.max_prb)
     overhead_us = params.slot_overhead_us
@@ -159,10 +166,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     outputs.json(
         "model",
         {
-            "a_us": params.a_us,
-            "k_us_sm": params.k_us_sm,
-            "b_us": params.b_us,
-            "p99_over_mean": params.p99_over_mean,
+            **asdict(model),
             "slot_overhead_us": params.slot_overhead_us,
             "budget_us": params.budget_us,
             "card": card.name,
@@ -172,7 +176,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     )
     return Result(
         metrics={
-            **_published_metrics(wanted, lut),
+            **_published_metrics(wanted, lut, model),
             "infeasible_pairs": int((lut.min_sm[:, 1:] == INFEASIBLE).sum()),
             "roofline": {
                 **_roofline(params),
@@ -182,6 +186,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
             "reservation": _reservation(reservation),
             "characterisation": _characterisation(usage, params.characterise_from_prb),
             "provenance": _provenance(lut),
+            "latency_model": asdict(model),
         }
     )
 
@@ -229,16 +234,14 @@ def _provenance(lut: Lut) -> Mapping[str, int]:
     return {kind: int(n) for kind, n in zip(PROVENANCES, kinds, strict=True)}
 
 
-def _published_metrics(wanted: ProfileRequest, lut: Lut) -> Mapping[str, Any]:
+def _published_metrics(wanted: ProfileRequest, lut: Lut, model: LatencyModel) -> Mapping[str, Any]:
     """Matches with the published cells; on another card than theirs none are comparable."""
     cells, sm_count = read_published_cells(wanted.published_path)
     inside = (cells.prb <= wanted.max_prb) & (cells.mcs < wanted.n_mcs)
     if not comparable(wanted.card, wanted.allocation.table, cells, sm_count):
         inside[:] = False
     mcs, prb, min_sm = cells.mcs[inside], cells.prb[inside], cells.min_sm[inside]
-    match = match_table(
-        wanted.model, wanted.work[mcs, prb], min_sm, wanted.card.levels, wanted.budget_us
-    )
+    match = match_table(model, wanted.work[mcs, prb], min_sm, wanted.card.levels, wanted.budget_us)
     from_published = lut
     if inside.any():
         from_published = BACKENDS["published"](wanted).lut(wanted)

@@ -144,17 +144,19 @@ def fit_latencies(
         p99_over_mean: ratio that the model carries on.
 
     Raises:
-        InputError: fewer than three distinct (work, SM) points, or one SM count only.
+        InputError: the points do not tell the three terms apart.
     """
-    if len(np.unique(np.stack([work, sm]), axis=1)[0]) < 3 or len(np.unique(sm)) < 2:
-        raise InputError(
-            "profile", len(work), "needed: at least 3 points of at least 2 SM counts to fit a, k, b"
-        )
-    from scipy.optimize import nnls  # slow to import, and no stage fits
-
     terms = np.stack([np.ones(len(work)), work / sm, work.astype(np.float64)], axis=1)
     # columns of like size keep the active-set solver well conditioned
     scale = np.maximum(np.abs(terms).max(axis=0), 1e-12)
+    if np.linalg.matrix_rank(terms / scale) < 3:
+        raise InputError(
+            "profile",
+            f"{len(np.unique(sm))} SM count(s), {len(np.unique(work))} size(s) of work",
+            "needed: at least 3 points, 2 SM counts and 2 sizes of work to fit a, k, b",
+        )
+    from scipy.optimize import nnls  # slow to import, and most runs fit nothing
+
     solution, _ = nnls(terms / scale / p99_us[:, None], np.ones(len(work)))
     a_us, k_us_sm, b_us = (float(v) for v in solution / scale)
     return LatencyModel(a_us, k_us_sm, b_us, p99_over_mean)

@@ -10,10 +10,15 @@ import typer
 
 from ranloom.errors import InputError
 from ranloom.gpu.card import load_card
-from ranloom.gpu.latency import fit_latencies, fit_table, match_table
+from ranloom.gpu.latency import fit_table, match_table
 from ranloom.gpu.partition import card_of, find_device
 from ranloom.ldpc.decoder import DecoderSettings
-from ranloom.lut.backends import comparable, measured_cells, read_published_cells
+from ranloom.lut.backends import (
+    comparable,
+    fit_measurements,
+    measured_cells,
+    read_published_cells,
+)
 from ranloom.lut.cpu import CpuDecodes
 from ranloom.lut.importers import ImportOptions, import_profile
 from ranloom.lut.measure import Decodes, measure
@@ -164,7 +169,7 @@ def fit(
         cells = measured_cells(rows, device, len(work), budget_us)
         latency_work = work[rows.mcs, rows.prb].astype(np.int64)
         levels = np.unique(rows.sm)  # other levels of the card were not measured
-        model = fit_latencies(latency_work, rows.sm, rows.p99_us, rows.p99_over_p50)
+        model = fit_measurements(rows, allocation)
         error = abs(model.p99_us(latency_work, rows.sm) / rows.p99_us - 1.0)
         fitted_to = (
             f"{len(rows)} latencies: relative error median {100 * np.median(error):.1f} %, "

@@ -7,6 +7,7 @@ the gaps. ``import``: a profile file or a log of another stack, the model beyond
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +16,15 @@ from ruamel.yaml import YAML
 
 from ranloom.errors import InputError
 from ranloom.gpu.card import Card
+from ranloom.gpu.latency import LatencyModel, fit_latencies
 from ranloom.gpu.partition import SIMULATOR
 from ranloom.lut.importers import import_profile
 from ranloom.lut.measurements import Measurements
 from ranloom.lut.profile import Latencies, Profile, ProfileRequest
 from ranloom.lut.table import INFEASIBLE, PROVENANCES, UNPROFILED, Cells, Lut
 from ranloom.nr.numerology import MAX_PRB
+from ranloom.nr.segmentation import work_table
+from ranloom.nr.tbs import Allocation
 
 Backend = Callable[[ProfileRequest], Profile]
 
@@ -58,7 +62,7 @@ def profile_model(request: ProfileRequest) -> Profile:
         np.arange(request.n_mcs), np.arange(1, request.max_prb + 1), indexing="ij"
     )
     cells = model_cells(request, mcs.ravel(), prb.ravel())
-    return Profile(model_latencies(request), cells)
+    return Profile(model_latencies(request), cells, request.model)
 
 
 def read_published_cells(path: Path) -> tuple[Cells, int]:
@@ -134,7 +138,7 @@ def profile_published(request: ProfileRequest) -> Profile:
         published.min_sm[inside],
         published.provenance[inside],
     )
-    return Profile(model_latencies(request), _joined(kept, filled))
+    return Profile(model_latencies(request), _joined(kept, filled), request.model)
 
 
 def measured_cells(
@@ -179,12 +183,26 @@ def measured_cells(
     )
 
 
+def fit_measurements(measurements: Measurements, allocation: Allocation) -> LatencyModel:
+    """Latency model of the device that was measured.
+
+    Raises:
+        InputError: the latencies do not fix a, k and b.
+    """
+    work = work_table(MAX_PRB, **allocation.keywords)[measurements.mcs, measurements.prb]
+    return fit_latencies(
+        work.astype(np.int64), measurements.sm, measurements.p99_us, measurements.p99_over_p50
+    )
+
+
 def profile_import(request: ProfileRequest) -> Profile:
     """Backend ``import``: a profile file or a log; the model where no point lies above.
 
+    The model is that of the request, or with ``fit_source`` one fitted to the latencies.
+
     Raises:
-        InputError: the source cannot be used, was simulated, or fits neither the card nor the
-            allocation.
+        InputError: the source cannot be used, was simulated, fits neither the card nor the
+            allocation, or does not fix a model that is to be fitted to it.
     """
     found = import_profile(request.source_path, request.source_options)
     measurements, how = found.measurements, found.measurements.how
@@ -196,6 +214,13 @@ def profile_import(request: ProfileRequest) -> Profile:
     known = measured_cells(
         measurements, request.card, request.n_mcs, request.budget_us, request.percentile
     )
+    if request.fit_source:
+        try:
+            model = fit_measurements(measurements, request.allocation)
+        except InputError as error:
+            allowed = f"{error.allowed}, or fit_source: false to keep those of the parameters"
+            raise InputError(f"{request.source_path}: latencies", error.value, allowed) from None
+        request = replace(request, model=model)
     width = max(request.max_prb, int(known.prb.max()))
     bounded = Lut.from_cells(known, request.n_mcs, width, request.card.sm_count)
     covered = _covered(known, request.n_mcs, width)
@@ -220,7 +245,7 @@ def profile_import(request: ProfileRequest) -> Profile:
         ),
     )
     cells = _joined(_joined(known, ceiling), filled)
-    return Profile(latencies, cells, how, tuple(found.skipped.lines()))
+    return Profile(latencies, cells, request.model, how, tuple(found.skipped.lines()))
 
 
 def _covered(cells: Cells, n_mcs: int, max_prb: int) -> NDArray[np.bool_]:

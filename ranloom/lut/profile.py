@@ -36,6 +36,7 @@ class ProfileRequest:
         published_path: the published figures, for the ``published`` backend.
         source_path: profile or log, for the ``import`` backend.
         source_options: what that log does not say.
+        fit_source: whether the ``import`` backend fits that model to its source first.
     """
 
     allocation: Allocation
@@ -47,6 +48,7 @@ class ProfileRequest:
     published_path: Path
     source_path: Path
     source_options: ImportOptions
+    fit_source: bool = False
 
     @cached_property
     def work(self) -> NDArray[np.int32]:
@@ -98,12 +100,14 @@ class Profile:
     Args:
         latencies: every latency known.
         cells: fewest SMs by (MCS, PRB).
+        model: latency model of the device: the given one, or fitted to the latencies.
         how: what is known of how it was taken.
         skipped: lines of a log that were not used: one text a kind, with the first of each.
     """
 
     latencies: Latencies
     cells: Cells
+    model: LatencyModel
     how: Mapping[str, str] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
 

@@ -26,6 +26,7 @@ from ranloom.nr.segmentation import segment_arrays
 from ranloom.nr.tbs import tbs_table
 
 COLUMNS = ("mcs", "code_block_bits", "snr50_db", "sigma_db", "origin")
+_NEEDED = COLUMNS[:-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,8 +70,8 @@ def bler_curves(path: Path, table: int = 1) -> BlerCurves:
     """Read the waterfall curves of an MCS table.
 
     Args:
-        path: CSV with the columns of ``COLUMNS``: one row per MCS and code block size, the same
-            sizes for every MCS.
+        path: CSV with the columns of ``COLUMNS``, the last of which may be missing: one row per
+            MCS and code block size, the same sizes for every MCS.
         table: MCS table, for the number of MCS indices that must be there.
 
     Raises:
@@ -79,26 +80,29 @@ def bler_curves(path: Path, table: int = 1) -> BlerCurves:
     n_mcs = mcs_table(table).n_mcs
     if not path.is_file():
         raise InputError(str(path), "no such file", "allowed: a CSV of BLER curves")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(str(path), "binary data", "allowed: a CSV of BLER curves") from None
     found: dict[tuple[int, int], tuple[float, float]] = {}
-    with path.open(encoding="utf-8", newline="") as lines:
-        reader = csv.DictReader(line for line in lines if not line.startswith("#"))
-        missing = set(COLUMNS) - set(reader.fieldnames or ())
-        if missing:
-            raise InputError(str(path), sorted(missing), f"needed columns: {', '.join(COLUMNS)}")
-        for number, row in enumerate(reader, start=1):
-            where = f"{path} (data row {number})"
-            try:
-                key = int(row["mcs"]), int(row["code_block_bits"])
-                curve = float(row["snr50_db"]), float(row["sigma_db"])
-            except (TypeError, ValueError):
-                raise InputError(where, list(row.values()), "allowed: numbers") from None
-            if not (0 <= key[0] < n_mcs and key[1] > 0):
-                raise InputError(where, key, f"allowed: mcs 0 to {n_mcs - 1}, size above 0")
-            if not (math.isfinite(curve[0]) and 0.0 < curve[1] < math.inf):
-                raise InputError(where, curve, "allowed: finite SNR, sigma above 0")
-            if key in found:
-                raise InputError(where, key, "allowed: each MCS and code block size once")
-            found[key] = curve
+    reader = csv.DictReader(line for line in text.splitlines() if not line.startswith("#"))
+    missing = [name for name in _NEEDED if name not in (reader.fieldnames or ())]
+    if missing:
+        raise InputError(str(path), missing, f"needed columns: {', '.join(_NEEDED)}")
+    for number, row in enumerate(reader, start=1):
+        where = f"{path} (data row {number})"
+        try:
+            key = int(row["mcs"]), int(row["code_block_bits"])
+            curve = float(row["snr50_db"]), float(row["sigma_db"])
+        except (TypeError, ValueError):
+            raise InputError(where, list(row.values()), "allowed: numbers") from None
+        if not (0 <= key[0] < n_mcs and key[1] > 0):
+            raise InputError(where, key, f"allowed: mcs 0 to {n_mcs - 1}, size above 0")
+        if not (math.isfinite(curve[0]) and 0.0 < curve[1] < math.inf):
+            raise InputError(where, curve, "allowed: finite SNR, sigma above 0")
+        if key in found:
+            raise InputError(where, key, "allowed: each MCS and code block size once")
+        found[key] = curve
     sizes = sorted({size for _, size in found})
     lacking = [(m, size) for m in range(n_mcs) for size in sizes if (m, size) not in found]
     if len(sizes) < 2 or lacking:

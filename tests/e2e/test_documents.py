@@ -107,7 +107,7 @@ def test_every_make_target_exists(root: Path) -> None:
 def test_commands_on_own_data_pass_the_check(root: Path, tmp_path: Path) -> None:
     """All of them at once, as if one user brought everything."""
     text = (root / "docs/own-data.md").read_text(encoding="utf-8")
-    given = {key: YAML(typ="safe").load(value) for key, value in _SET.findall(text)}
+    given = {key: YAML(typ="safe", pure=True).load(value) for key, value in _SET.findall(text)}
     for key in ("base.card", "generate_traces.source_path", "aggregate_updates.topology_path"):
         assert str(given[key]).startswith("docs/examples/"), key
     given["aggregate_updates.n_gnbs"] += 1  # one too many shows that the files are read

@@ -96,8 +96,12 @@ def test_latency_fit_recovers_the_model(a, k, b, seed):
 def test_latency_fit_needs_points():
     with pytest.raises(InputError, match="at least 3 points"):
         fit_latencies(np.array([5, 6]), np.array([8, 16]), np.array([1.0, 2.0]), 1.0)
-    with pytest.raises(InputError, match="2 SM counts"):
-        fit_latencies(np.array([5, 6, 7]), np.array([8, 8, 8]), np.array([1.0, 2.0, 3.0]), 1.0)
+    latency = np.array([1.0, 2.0, 3.0])
+    with pytest.raises(InputError, match=r"1 SM count\(s\), 3 size\(s\).*2 SM counts"):
+        fit_latencies(np.array([5, 6, 7]), np.array([8, 8, 8]), latency, 1.0)
+    # of one size of work only, a fixed cost and one that does not spread are the same
+    with pytest.raises(InputError, match=r"3 SM count\(s\), 1 size\(s\)"):
+        fit_latencies(np.array([5, 5, 5]), np.array([8, 16, 24]), latency, 1.0)
 
 
 @pytest.mark.parametrize("a_us", [0.0, 100.0, 200.0, 300.0])

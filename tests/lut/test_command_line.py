@@ -10,9 +10,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from pipeline.io import Inputs, Outputs
+from pipeline.params import build
 from ranloom.lut.__main__ import main
 from ranloom.lut.measurements import read_measurements
-from stages.profile_lut import STAGE, Params
+from stages.profile_lut import STAGE
 
 
 @pytest.fixture
@@ -144,8 +145,8 @@ def test_it_starts_as_a_module(root):
 
 
 def cuda_profile(root, out, script, *options):
-    """``profile --backend cuda`` of one small block in a process where numba simulates."""
-    small = ["--mcs", "3", "--prb", "1", "--iterations", "1", "--repetitions", "1"]
+    """``profile --backend cuda`` of two small blocks in a process where numba simulates."""
+    small = ["--mcs", "3", "--prb", "1,2", "--iterations", "1", "--repetitions", "1"]
     command = ["profile", "--backend", "cuda", *small, "--warm-up", "0", "--out", str(out)]
     arguments = [*command, *options]
     return subprocess.run(
@@ -169,7 +170,7 @@ def test_cuda_backend_runs_on_the_simulator(root, tmp_path):
     done = cuda_profile(root, out, script, *options)
     assert done.returncode == 0, done.stderr
     found = read_measurements(out)
-    assert found.sm.tolist() == [8, 48]
+    assert found.sm.tolist() == [8, 48, 8, 48]
     assert "no measurement of any GPU" in found.how["device"]
     assert found.how["decoder"] == "flooding offset int8, 1 iterations, early stop False"
 
@@ -196,9 +197,9 @@ def test_profile_of_a_device_goes_into_the_pipeline_unchanged(root, tmp_path):
     assert (how["device"], how["card"]) == ("NVIDIA GB10", "DGX Spark")
     assert how["repetitions"] == "1 after 0 to warm up"
 
-    document = YAML(typ="safe").load((root / "params.yaml").read_text())
-    block = {**document["profile_lut"], "backend": "import", "source_path": str(out)}
-    params = Params(**block, base={"card": "data/cards/dgx_spark.yaml"})
+    document = YAML(typ="safe", pure=True).load((root / "params.yaml").read_text())
+    document["profile_lut"] |= {"backend": "import", "source_path": str(out)}
+    params = build(STAGE, document)
     paths = {
         "card": root / "data/cards/dgx_spark.yaml",
         "cards": root / "data/cards",
@@ -207,8 +208,9 @@ def test_profile_of_a_device_goes_into_the_pipeline_unchanged(root, tmp_path):
     }
     assert list(STAGE.check(params, paths)) == []
     metrics = STAGE.run(params, Inputs(paths), Outputs(STAGE, tmp_path)).metrics
-    assert metrics["provenance"]["measured"] == 1
-    assert pq.read_table(tmp_path / "latency.parquet")["sm"].to_pylist() == list(range(8, 49, 8))
+    assert metrics["provenance"]["measured"] == 2
+    levels = pq.read_table(tmp_path / "latency.parquet")["sm"].to_pylist()
+    assert levels == 2 * list(range(8, 49, 8))
     assert json.loads((tmp_path / "source.json").read_text())["how"]["device"] == "NVIDIA GB10"
 
 

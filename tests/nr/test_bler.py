@@ -170,3 +170,15 @@ def test_bad_curve_file_is_refused(root, tmp_path, edit, message):
 def test_missing_curve_file_is_refused(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         bler_curves(tmp_path / "none.csv")
+    (tmp_path / "binary.csv").write_bytes(b"\x80\x81")
+    with pytest.raises(InputError, match="binary data"):
+        bler_curves(tmp_path / "binary.csv")
+
+
+def test_a_curve_file_needs_no_origin_and_may_have_a_mark_of_order(root, tmp_path):
+    text = (root / "data" / "bler" / "table1.csv").read_text()
+    rows = [line.rpartition(",")[0] for line in text.splitlines() if not line.startswith("#")]
+    path = tmp_path / "curves.csv"
+    path.write_text("\ufeff" + "\n".join(rows), encoding="utf-8")
+    given = bler_curves(root / "data" / "bler" / "table1.csv")
+    assert (bler_curves(path).snr50_db == given.snr50_db).all()

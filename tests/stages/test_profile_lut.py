@@ -14,8 +14,13 @@ from stages.profile_lut import STAGE, Params
 
 @pytest.fixture(scope="module")
 def block(root):
-    document = YAML(typ="safe").load((root / "params.yaml").read_text())
-    return {**document["profile_lut"], "base": {"card": document["base"]["card"]}}
+    document = YAML(typ="safe", pure=True).load((root / "params.yaml").read_text())
+    base = {key: document["base"][key] for key in ("card", "mcs_table", "n_layers")}
+    return {**document["profile_lut"], "base": base}
+
+
+def with_card(block, card):
+    return {**block, "base": {**block["base"], "card": str(card)}}
 
 
 def paths_of(root, block):
@@ -77,7 +82,7 @@ def test_published_backend(root, block, tmp_path):
 
 
 def test_another_card_has_no_published_cells(root, block, tmp_path):
-    metrics = run(root, {**block, "base": {"card": "data/cards/h200.yaml"}}, tmp_path)
+    metrics = run(root, with_card(block, "data/cards/h200.yaml"), tmp_path)
     assert metrics["cells_published"] == metrics["model_cells_matched"] == 0
     # 132 SMs, but the ratio is still that of 16 and 48
     assert metrics["reservation"]["slowdown_16_over_48"] == pytest.approx(1.76, abs=0.005)
@@ -91,6 +96,32 @@ def test_another_card_has_no_published_cells(root, block, tmp_path):
     }
 
 
+def test_the_latency_model_is_that_of_an_imported_profile(root, block, tmp_path):
+    """The simulated GPU is the one that was profiled; a log of one SM count needs a, k and b."""
+    given = tuple(block[key] for key in ("a_us", "k_us_sm", "b_us", "p99_over_mean"))
+    card = with_card(block, "docs/examples/gpu_card.yaml")
+    imported = {**card, "backend": "import", "source_path": "docs/examples/gpu_profile.csv"}
+    model = run(root, imported, tmp_path)["latency_model"]
+    # what the example was made up from, rounded to whole microseconds
+    assert tuple(model.values()) == pytest.approx((180, 2.6, 0.008, 1.1), rel=0.02)
+    written = json.loads((tmp_path / "model.json").read_text())
+    assert {key: written[key] for key in model} == model
+    kept = run(root, {**imported, "fit_source": False}, tmp_path)["latency_model"]
+    assert tuple(kept.values()) == given
+
+    log = tmp_path / "run.log"
+    log.write_text(
+        "[ULSIM]: num_rbs: 25\n[ULSIM]: MCS: 9, mod order: 2, code_rate: 6790\n"
+        "|__ ULSCH total decoding time  300.00 us (10 trials)\n"
+    )
+    logged = {**block, "backend": "import", "source_path": str(log)}
+    (fault,) = STAGE.check(Params(**logged), paths_of(root, logged))
+    assert "run.log: latencies: '1 SM count(s), 1 size(s) of work'" in fault.line()
+    assert fault.line().endswith("or fit_source: false to keep those of the parameters")
+    fixed = {**logged, "fit_source": False}
+    assert list(STAGE.check(Params(**fixed), paths_of(root, fixed))) == []
+
+
 def test_check_finds_faults_without_running(root, block, tmp_path):
     def faults(changed):
         return [f.line() for f in STAGE.check(Params(**changed), paths_of(root, changed))]
@@ -99,9 +130,9 @@ def test_check_finds_faults_without_running(root, block, tmp_path):
     bad_card = tmp_path / "card.yaml"
     text = (root / "data/cards/dgx_spark.yaml").read_text()
     bad_card.write_text(text.replace("sm_count: 48", "sm_count: 50"))
-    (line,) = faults({**block, "base": {"card": str(bad_card)}})
+    (line,) = faults(with_card(block, bad_card))
     assert "sm_count: 50 is not usable; allowed: a multiple of sm_step (8)" in line
-    (line,) = faults({**block, "backend": "published", "base": {"card": "data/cards/h200.yaml"}})
+    (line,) = faults({**with_card(block, "data/cards/h200.yaml"), "backend": "published"})
     assert "backend published: card, MCS table: ('H200', 1)" in line
     (line,) = faults({**block, "n_symbols": 1, "n_dmrs_per_prb": 12})
     assert "n_dmrs_per_prb: 12" in line
@@ -111,7 +142,7 @@ def test_check_finds_faults_without_running(root, block, tmp_path):
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("backend", "gpu"), ("budget_us", 0), ("percentile", 95), ("n_layers", 5), ("a_us", "fast")],
+    [("backend", "gpu"), ("budget_us", 0), ("percentile", 95), ("n_oh", 5), ("a_us", "fast")],
 )
 def test_bad_parameters_are_refused(block, key, value):
     with pytest.raises(ValidationError, match=key):

@@ -193,10 +193,10 @@ def _list_of_profiles(d):
     ],
 )
 def test_a_bad_file_is_refused_with_its_key(facts_path, tmp_path, change, where):
-    document = YAML(typ="safe").load(facts_path)
+    document = YAML(typ="safe", pure=True).load(facts_path)
     change(document)
     path = tmp_path / "facts.yaml"
-    YAML(typ="safe").dump(document, path)
+    YAML(typ="safe", pure=True).dump(document, path)
     with pytest.raises(InputError) as caught:
         tractor_like.read_facts(path)
     assert caught.value.where == f"{path}{where}"

@@ -22,7 +22,7 @@ _TIERS = ("#eef3f8", "#cfe0ee", "#9cc3de", "#5b9fcb", "#1f78b4", "#0b4f80", "#7a
 def section(data: ReportData) -> Section:
     """The profiling section."""
     m = data.metrics["profile_lut"]
-    shares, block = m["characterisation"], m["roofline"]
+    shares, block, model = m["characterisation"], m["roofline"], m["latency_model"]
     sources = {kind: n for kind, n in m["provenance"].items() if n}
     return Section(
         "profiling",
@@ -30,7 +30,9 @@ def section(data: ReportData) -> Section:
         (
             f"How many SMs must decode a slot of a given MCS and width within the budget. The "
             f"latency model matches {m['model_cells_matched']} of the {m['cells_published']} "
-            f"published cells (smallest margin {m['model_min_margin_us']:.3g} us); the monotone "
+            f"published cells (P99 in us = {model['a_us']:.4g} + {model['k_us_sm']:.4g} W / SMs + "
+            f"{model['b_us']:.3g} W, where W is code blocks x lifting size; smallest margin "
+            f"{m['model_min_margin_us']:.3g} us); the monotone "
             f"envelope that the controllers use matches {m['envelope_cells_matched']}. Cells of "
             f"the table by source: {', '.join(f'{n} {kind}' for kind, n in sources.items())}.",
             f"{m['infeasible_pairs']} (MCS, PRB) pairs fit on no number of SMs within the budget. "
