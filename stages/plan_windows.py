@@ -13,6 +13,7 @@ import numpy as np
 from pipeline.io import Inputs, Outputs
 from pipeline.stage import Fault, File, FromParam, FromStage, Plot, Result, Stage
 from ranloom.errors import InputError
+from ranloom.federated.sites import candidates
 from ranloom.training.model_shapes import MIXED_PRECISION_ADAM, model_shape
 from ranloom.transport.baselines import (
     AGGREGATE_PACKET,
@@ -94,6 +95,10 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
         allowed = f"allowed: up to the period of {params.training.period_s} s"
         yield Fault(f"{key}.training.sync_s", params.training.sync_s, allowed)
     topology = load_topology(files["topology"], None, LinkDefaults(**vars(params.links)))
+    gnbs = len(candidates(topology.graph, topology.hub))
+    if params.training.stages * params.training.replicas > gnbs:
+        allowed = f"allowed: stages x replicas up to the {gnbs} gNBs of the topology"
+        yield Fault(f"{key}.training.replicas", params.training.replicas, allowed)
     _reservations(params, files["others"], topology)
 
 
@@ -111,13 +116,8 @@ def _reservations(params: Params, path: Path, topology: Topology) -> tuple[Reser
 def training_traffic(params: TrainingParams, sites: list[str], end_s: float) -> Demands:
     """Demands of training on the first of these sites, one pipeline stage each.
 
-    Raises:
-        InputError: fewer sites than stages times replicas.
+    There have to be as many as stages times replicas, which :func:`check` has made sure of.
     """
-    needed = params.stages * params.replicas
-    if needed > len(sites):
-        where = "params.yaml: plan_windows.training.replicas"
-        raise InputError(where, params.replicas, f"stages x replicas up to {len(sites)} gNBs")
     shape = model_shape(params.model)
     edges = [k * shape.layers // params.stages for k in range(params.stages + 1)]
     parameters = [(end - first) * shape.block_parameters for first, end in pairwise(edges)]
@@ -221,7 +221,10 @@ class _Run:
     def both(self) -> tuple[Plan, dict[str, float], int]:
         """One calendar for aggregates and training, its metrics, and its faults."""
         aggregates = self.comparison.demands["aggregate"].realised
-        sites = sorted(set(aggregates.source.tolist()))
+        # Those that send aggregates come first: the calendar is one because ports are shared.
+        senders = sorted(set(aggregates.source.tolist()))
+        others = candidates(self.topology.graph, self.topology.hub)
+        sites = list(dict.fromkeys([*senders, *others]))
         end_s = int(aggregates.deadline_ns.max()) / NS_PER_S
         training = training_traffic(self.params.training, sites, end_s)
         plan, numbers, faults = both_workloads(self.comparison, training, self.power, BOTH)

@@ -9,18 +9,23 @@ import networkx as nx
 from ranloom.errors import InputError
 
 
+def candidates(graph: nx.Graph, hub: str) -> list[str]:
+    """Nodes that can be gNBs: those of kind ``gnb``, or all but the hub where none is."""
+    kinds = nx.get_node_attributes(graph, "kind")
+    nodes = [str(n) for n in graph if kinds.get(n) == "gnb"]
+    return nodes or [str(n) for n in graph if n != hub]
+
+
 def gnb_nodes(graph: nx.Graph, hub: str, count: int) -> list[str]:
-    """Node names of the gNBs, evenly drawn from those of kind ``gnb`` (else all but the hub).
+    """Node names of the gNBs, evenly drawn from the :func:`candidates`.
 
     Raises:
         InputError: fewer nodes than gNBs.
     """
-    kinds = nx.get_node_attributes(graph, "kind")
-    nodes = [n for n in graph if kinds.get(n) == "gnb"]
-    nodes = nodes or [n for n in graph if n != hub]
+    nodes = candidates(graph, hub)
     if count > len(nodes):
         raise InputError("n_gnbs", count, f"allowed: up to {len(nodes)}")
-    return [str(nodes[i * len(nodes) // count]) for i in range(count)]
+    return [nodes[i * len(nodes) // count] for i in range(count)]
 
 
 def nearest(graph: nx.Graph, names: Sequence[str], count: int) -> tuple[tuple[int, ...], ...]:

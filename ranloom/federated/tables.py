@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ranloom.federated.experiment import Simulation
-from ranloom.federated.quality import Curve
 from ranloom.federated.transfers import Transfer
+
+if TYPE_CHECKING:  # its module loads torch
+    from ranloom.federated.quality import Curve
 
 Columns = dict[str, list[Any]]
 

@@ -7,8 +7,11 @@ searches of the solver run interleaved in one thread.
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from time import monotonic
+from time import process_time
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -22,6 +25,8 @@ from ranloom.transport.state import PlanState
 
 #: Clock of the model. Releases and lengths are rounded up to it, deadlines down.
 _TICK_NS = 1_000
+#: How often a solve looks at its limit of CPU time.
+_LOOK_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -226,6 +231,26 @@ class _Model:
         return state.finished(strategy)
 
 
+@contextmanager
+def _stopped(solver: cp_model.CpSolver, until: float | None) -> Iterator[None]:
+    """Stop a solve once the process has used that much CPU time."""
+    over = threading.Event()
+
+    def watch() -> None:
+        # A stop before the search has begun is lost, so it is repeated.
+        while until is not None and not over.wait(_LOOK_S):
+            if process_time() >= until:
+                solver.stop_search()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watcher.join()
+
+
 def refine(
     plan: Plan,
     network: Network,
@@ -235,7 +260,7 @@ def refine(
     deterministic_time: float,
     seed: int,
     now_ns: int = 0,
-    wall_s: float | None = None,
+    cpu_s: float | None = None,
 ) -> Refined:
     """Improve a plan by CP-SAT and say what it proves.
 
@@ -247,8 +272,8 @@ def refine(
         deterministic_time: limit of each of the three solves in the solver's own unit.
         seed: of the solver.
         now_ns: no window starts earlier.
-        wall_s: limit of all three solves in seconds, for benchmarks: results then depend on
-            the machine.
+        cpu_s: limit of all three solves in CPU seconds of this process, for benchmarks: results
+            then depend on the machine, but not on what else runs there.
 
     Raises:
         InputError: a packet route with several binding links, which the model does not cover.
@@ -263,7 +288,7 @@ def refine(
     model = _Model(state, np.maximum(state.fewest + 1, used), packet, windows)
     least = lower_bound(plan, network, packet=packet, windows=windows, now_ns=now_ns)
     model.model.add(model.objectives[0] >= least.missed_bytes)
-    until = None if wall_s is None else monotonic() + wall_s
+    until = None if cpu_s is None else process_time() + cpu_s
     best, proven, bounds = plan, 0, [0, 0, 0]
     for level, objective in enumerate(model.objectives):
         model.hint(best)
@@ -272,11 +297,9 @@ def refine(
         solver.parameters.random_seed = seed
         solver.parameters.num_workers = 8
         solver.parameters.max_deterministic_time = deterministic_time
-        if until is None:
-            solver.parameters.interleave_search = True
-        else:
-            solver.parameters.max_time_in_seconds = max(0.1, until - monotonic())
-        status = solver.solve(model.model)
+        solver.parameters.interleave_search = until is None
+        with _stopped(solver, until):
+            status = solver.solve(model.model)
         if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
             break
         found = model.plan(solver, plan.strategy)

@@ -59,7 +59,6 @@ def document(root: Path, **changes: Any) -> dict[str, Any]:
         "sweep.gnbs": [3],
         "jitter.sd_s": [20],
         "jitter.draws": 1,
-        "training.stages": 3,
         "training.sync_s": 20,
         "training.period_s": 100,
         "packet_share": 0.0005,
@@ -161,13 +160,15 @@ def test_calendar_is_a_tapi_document_of_both_workloads(done: tuple[Result, Path]
 def test_training_shares_the_calendar(done: tuple[Result, Path]) -> None:
     metrics = done[0].metrics["both_workloads"]
     rows = pq.read_table(done[1] / "training.parquet").to_pylist()
-    # Five batches end before 500 s less the sum; three stages, up and down; one copy of layers.
-    assert len(rows) == metrics["training_demands"] == 4 * 3 * 2 + 1
+    # Five batches end before 500 s less the sum; four stages, up and down; one copy of layers.
+    assert len(rows) == metrics["training_demands"] == 4 * 4 * 2 + 1
+    # Eight gNBs train, two more than send aggregates.
+    assert len({row["source"] for row in rows}) == 8
     # OPT-1.3B: 24 layers of 50,358,272 parameters; two layers at 14 bytes move.
     assert rows[-1]["demand_id"] == "copy/0"
     assert rows[-1]["bytes"] == 2 * 50_358_272 * 14
     middle = [row for row in rows if row["demand_id"].startswith("sync/0/1/")]
-    assert {row["bytes"] for row in middle} == {8 * 50_358_272 * 2}
+    assert {row["bytes"] for row in middle} == {6 * 50_358_272 * 2}
     assert metrics["flows"] == len(rows) + 12
     missed = sum(row["bytes"] for row in rows if row["mode"] == "missed")
     assert missed == metrics["training_missed_bytes"] == 0
@@ -256,6 +257,7 @@ def test_bad_transfers_are_named(
         ({"sweep.setup_s": [-1.0]}, "plan_windows.sweep.setup_s"),
         ({"sweep.rank_factor": [0.0]}, "plan_windows.sweep.rank_factor"),
         ({"training.sync_s": 101}, "plan_windows.training.sync_s"),
+        ({"training.replicas": 9}, "plan_windows.training.replicas"),  # x 4 stages, 34 gNBs
         ({"training.stages": 2}, "plan_windows.training.copies[0].from_stage"),
     ],
 )
