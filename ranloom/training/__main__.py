@@ -70,7 +70,7 @@ def coordinator(
             limits=LinkLimits(),
             folder=folder,
             heartbeat_s=described.heartbeat_s,
-            gather_s=described.settings.control_interval_s / 10.0,
+            gather_s=described.settings.control_interval_s / 100.0,
             stop_patience_s=10.0,
             give_up_s=described.give_up_s,
             log_replica=replica,

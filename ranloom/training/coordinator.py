@@ -38,6 +38,7 @@ from ranloom.training.messages import (
     TaskCompleted,
     Tick,
     TotalHeld,
+    WeightsFrom,
     Welcome,
 )
 from ranloom.training.recovery import take_inventory
@@ -249,10 +250,7 @@ class Coordinator:
         note = Note(NoteKind.REJECTED, site=site, reason="manifest")
         return [note, *self._lose(site, "manifest")]
 
-    def _on_applied(self, event: Applied) -> list[Action]:
-        applies = self.run.last_apply.get(event.site, [])
-        if applies and applies[0].model_version == event.model_version:
-            del self.run.last_apply[event.site]
+    def _on_applied(self, _: Applied) -> list[Action]:
         return []
 
     def _on_checkpoint(self, event: CheckpointWritten) -> list[Action]:
@@ -331,18 +329,22 @@ class Coordinator:
 
     def _missed(self, event: Inventory, stage: int) -> list[Action] | None:
         """What a site was not told before the crash; None if that cannot be made good."""
-        version = self.run.model_version
-        if event.layout_epoch != self.layout.epoch:
-            install = self.keeper.last_install.get(event.site)
-            if install is None or install.model_version != version:
-                return None
-            return [install]
-        if event.model_version == version:
-            return []
-        applies = [a for a in self.run.last_apply.get(event.site, []) if a.stage == stage]
-        if not applies or applies[0].token.model_version != event.model_version:
+        version, found = self.run.model_version, event.model_version
+        applies = self.run.last_apply.get(event.site, [])
+        is_one_behind = bool(applies) and applies[0].token.model_version == found
+        if event.layout_epoch == self.layout.epoch:
+            if found == version:
+                return []
+            return [a for a in applies if a.stage == stage] if is_one_behind else None
+        install = self.keeper.last_install.get(event.site)
+        if install is None or install.model_version != version:
             return None
-        return list(applies)
+        if install.weights_from is not WeightsFrom.COPY:
+            return [install]
+        if found not in (-1, version) and not is_one_behind:
+            return None
+        # The last update belongs to the commit: of what it held as of what it copied.
+        return [*applies, install]
 
     def _resume_if_all_reported(self) -> list[Action]:
         """Once every site has reported or is lost: renew all grants and go on."""

@@ -51,6 +51,7 @@ class LayoutKeeper:
         self.last_install: dict[int, Install] = {}
         self._flop: dict[tuple[int, ...], tuple[np.ndarray, np.ndarray]] = {}
         self._last_epoch = layout.epoch
+        self._places = len(layout.sites())
 
     def stage_flop(self, layout: Layout | None = None) -> tuple[np.ndarray, np.ndarray]:
         """Forward and backward work of each stage [P], [P], of the layout in force or another."""
@@ -160,7 +161,9 @@ class LayoutKeeper:
         if not spare:
             return
         need = self._costs.stage_bytes(self.layout, self._settings.window)
-        filled = fill_vacancies(self.layout, spare, need, self._members.memory_bytes)
+        # A layout that was rebuilt for few survivors grows again as sites come back.
+        replicas = -(-self._places // self.layout.stages)
+        filled = fill_vacancies(self.layout, spare, need, self._members.memory_bytes, replicas)
         if filled.lanes != self.layout.lanes:
             self._begin(filled, now_s)
 

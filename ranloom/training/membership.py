@@ -97,7 +97,8 @@ class Members:
 
     def expired(self, now_s: float) -> list[int]:
         """Sites alive whose lease has run out."""
-        return [int(s) for s in np.flatnonzero(self.alive & (self.lease_until_s < now_s))]
+        over = self.alive & (self.lease_until_s < now_s)
+        return over.nonzero()[0].tolist() if over.any() else []
 
     def report_budget(self, site: int, tflops: float) -> None:
         """New spare budget of a site."""

@@ -235,7 +235,7 @@ class Inventory:
         site: number of the site.
         incarnation: its incarnation, unchanged by the coordinator's restart.
         layout_epoch: layout that it works under.
-        model_version: of its weights.
+        model_version: of its weights, -1 while it holds none.
         held: unmerged gradients, with the token of the attempt that made each.
         merged: micro-batches in its partial sum of the current step, ascending.
         step: the step of that partial sum, -1 if there is none.

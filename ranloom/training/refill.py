@@ -11,7 +11,11 @@ from ranloom.training.mlr import plan_boundaries
 
 
 def fill_vacancies(
-    layout: Layout, spare: list[int], stage_bytes: np.ndarray, memory_bytes: np.ndarray
+    layout: Layout,
+    spare: list[int],
+    stage_bytes: np.ndarray,
+    memory_bytes: np.ndarray,
+    replicas: int = 0,
 ) -> Layout:
     """Put spare sites into vacant places, first into the stages with the fewest holders.
 
@@ -20,8 +24,10 @@ def fill_vacancies(
         spare: living sites that hold nothing, ascending.
         stage_bytes: memory that a holder of each stage needs [P].
         memory_bytes: memory for training state by site.
+        replicas: replicas that there may be; those beyond the layout's are vacant at first.
     """
     lanes = [list(lane) for lane in layout.lanes]
+    lanes.extend([NO_SITE] * layout.stages for _ in range(replicas - layout.replicas))
     for site in spare:
         vacant = [
             (sum(other[stage] != NO_SITE for other in lanes), stage, replica)
@@ -33,6 +39,8 @@ def fill_vacancies(
             continue
         _, stage, replica = min(vacant)
         lanes[replica][stage] = site
+    while len(lanes) > layout.replicas and set(lanes[-1]) == {NO_SITE}:
+        lanes.pop()
     return Layout(layout.epoch + 1, layout.boundaries, tuple(tuple(lane) for lane in lanes))
 
 

@@ -205,6 +205,20 @@ def test_a_site_that_comes_back_copies_its_stage_beside_training_and_works_again
     assert back
 
 
+def test_after_nearly_all_sites_were_lost_those_that_come_back_get_a_place():
+    world = small_world(micro_batch_limit=160)
+    for site in (0, 1, 2):
+        world.engine.at(2.0, world.kill, site)
+        world.engine.at(3.0 + site, world.boot, site)
+    steps = run_to_the_end(world)
+    assert_each_once(world, steps)
+    assert world.coordinator.statistics.roll_backs >= 1
+    assert world.coordinator.layout.sites() == (0, 1, 2, 3)
+    copied = [t for t, _ in kinds(world, NoteKind.LAYOUT_COMMIT)]
+    working = {n.site for t, n in kinds(world, NoteKind.COMMITTED) if t > copied[-1]}
+    assert working == {0, 1, 2, 3}
+
+
 def test_lasting_slowness_moves_a_boundary_and_the_copy_stalls_nobody():
     layers = 8
     tflops = np.full((4, 400), 40.0)

@@ -84,6 +84,22 @@ def test_a_new_writer_is_asked_only_after_its_inventory():
     assert asked
 
 
+@pytest.mark.parametrize("lags", [False, True])
+def test_a_site_that_missed_a_commit_gets_the_update_before_it(lags):
+    """The coordinator crashes while the last update and the new layout are under way."""
+    model = Model(Scope(moves=1, crashes=1, micro_batches=3, step_micro_batches=1))
+    state = take(model, model.start(), "boundary")
+    told: dict[str, bytes] = {}
+    while not told:
+        quiet = {n: s for n, s in model.next(state) if not any(fault in n for fault in FAULTS)}
+        told = {name: after for name, after in quiet.items() if "WeightsFrom.COPY" in name}
+        # Layers arrive before a step ends: the third step can end with the commit.
+        state = state if told else quiet[min(quiet, key=lambda name: "TaskCompleted" in name)]
+    state = take(model, state if lags else next(iter(told.values())), "crashes")
+    while not model.check(state):
+        state = next(s for n, s in model.next(state) if not any(fault in n for fault in FAULTS))
+
+
 def test_a_search_can_be_given_up():
     with pytest.raises(TooManyStatesError):
         search(Scope(), limit=50)

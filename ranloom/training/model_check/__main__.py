@@ -28,6 +28,9 @@ SHORT = (
     Scope(moves=1, deaths=1),
     Scope(moves=1, deaths=1, step_micro_batches=1),
     Scope(moves=1, deaths=1, crashes=1, micro_batches=1, step_micro_batches=1),
+    # A change of layout takes three steps until it is committed.
+    Scope(moves=1, micro_batches=3, step_micro_batches=1),
+    Scope(moves=1, crashes=1, micro_batches=3, step_micro_batches=1),
 )
 """Minutes on one core."""
 

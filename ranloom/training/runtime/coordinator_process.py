@@ -20,7 +20,6 @@ from ranloom.training.coordinator import Coordinator
 from ranloom.training.costs import LayerCosts
 from ranloom.training.layout import Layout
 from ranloom.training.messages import (
-    Applied,
     Assign,
     BudgetReport,
     CoordinatorRestarted,
@@ -55,8 +54,8 @@ from ranloom.training.step_plan import StepPhase
 from ranloom.training.tokens import Direction
 
 _SITE_EVENTS = tuple(kind for kind in get_args(Event) if "site" in get_type_hints(kind))
-_CALM_EVENTS = (TaskCompleted, BudgetReport, Applied)
-_CALM_GATHER = 4.0
+_REST_SHARE = 0.25
+_LONGEST_UNSYNCED_S = 10.0
 _STOP_REPEAT_S = 0.2
 
 
@@ -75,7 +74,7 @@ class CoordinatorConfig:
         limits: of its sockets.
         folder: where the log, the notes and the address file go.
         heartbeat_s: longest silence towards a site.
-        gather_s: least time between two syncs of the log; events that come meanwhile share one.
+        gather_s: least time between two turns; events that come meanwhile share a sync of the log.
         stop_patience_s: time given to the sites to write their final weights.
         give_up_s: the process ends by itself after this time, whatever happens.
         log_replica: second file for the log, on storage that outlives this host; None for none.
@@ -128,7 +127,7 @@ class CoordinatorProcess:
         self._facts = config.setup.facts(config.setup.corpus())
         _warm_up(config)
         self._core = new_core(config)
-        self._notes: TextIO = (config.folder / "notes.jsonl").open("a", buffering=1)
+        self._notes: TextIO = (config.folder / "notes.jsonl").open("a")
         self._session = time.time_ns()
         self._started_s = time.monotonic()
         self._clock_offset_s = 0.0
@@ -139,7 +138,7 @@ class CoordinatorProcess:
         self._fences: list[Fence] = []
         self._tick_at_s = 0.0
         self._synced_at_s = 0.0
-        self._is_urgent = False
+        self._new_notes: list[str] = []
         self._ignored: Counter[str] = Counter()
         self._recover()
         if self._log.fact("address") is None:
@@ -167,6 +166,7 @@ class CoordinatorProcess:
 
     def close(self) -> None:
         """Close sockets and files."""
+        self._write_notes()
         self._notes.close()
         self._log.close()
         self._endpoint.close()
@@ -193,34 +193,43 @@ class CoordinatorProcess:
             # The next interval counts from now: intervals missed are not made up for.
             self._tick_at_s = self._now_s() + self._config.settings.control_interval_s
             self._handle(Tick())
-        if self._is_answer_waiting():
+        idle_s = self._now_s() - self._synced_at_s
+        if self._is_answer_waiting() or idle_s > _LONGEST_UNSYNCED_S:
             # Events that cause nothing can wait: lost in a crash, they were never heard of.
             self._log.sync()
             self._synced_at_s = self._now_s()
         self._send()
+        self._write_notes()
 
     def _gather(self) -> None:
-        """Take in packets; when they need an answer, those of the next moment, too.
-
-        Between two syncs of the log lie ``gather_s`` at least, and several times that while the
-        step only computes: its tasks are all assigned, so nobody waits for an answer. Many events
-        then share a sync and many actions a packet.
-        """
-        self._is_urgent = False
+        """Take in packets, those of a while together: they share a sync and the answers."""
+        until_tick_s = self._tick_at_s - self._now_s()
+        time.sleep(max(0.0, min(self._rest_s(), until_tick_s)))
         for packet in self._endpoint.poll(max(0.0, self._tick_at_s - self._now_s())):
             self._take(packet)
-        cycle = self._core.cycle
-        computes = cycle is not None and cycle.phase is StepPhase.OPEN and not cycle.ledger.waiting
-        calm = computes and not self._is_urgent and not self._fences
-        gather_s = self._config.gather_s * (_CALM_GATHER if calm else 1.0)
-        pause_s = self._synced_at_s + gather_s - self._now_s()
-        if self._is_answer_waiting() and pause_s > 0.0:
-            time.sleep(pause_s)
-            for packet in self._endpoint.poll(0.0):
-                self._take(packet)
+
+    def _rest_s(self) -> float:
+        """Time for which nobody will miss an answer.
+
+        While a step computes, its tasks are assigned: what happens next (admission, rerouting, the
+        seal) is due in about the time that the work under way takes.
+        """
+        cycle, least_s = self._core.cycle, self._config.gather_s
+        if cycle is None or cycle.phase is not StepPhase.OPEN:
+            return least_s
+        ledger = cycle.ledger
+        in_work = (ledger.undecided - ledger.waiting) / len(ledger.micro_batches)
+        rest_s = cycle.plan.predicted_s * in_work * _REST_SHARE
+        return max(least_s, min(rest_s, 10.0 * least_s) if ledger.waiting else rest_s)
 
     def _is_answer_waiting(self) -> bool:
         return bool(self._fences) or any(self._outgoing.values())
+
+    def _write_notes(self) -> None:
+        if self._new_notes:
+            self._notes.writelines(self._new_notes)
+            self._notes.flush()
+            self._new_notes.clear()
 
     def _now_s(self) -> float:
         return time.monotonic() + self._clock_offset_s
@@ -234,7 +243,7 @@ class CoordinatorProcess:
     def _dispatch(self, action: Any, now_s: float) -> None:
         if isinstance(action, Note):
             times = {"now_s": now_s, "wall_s": time.time()}
-            self._notes.write(json.dumps(times | note_fields(action)) + "\n")
+            self._new_notes.append(json.dumps(times | note_fields(action)) + "\n")
             if action.kind is NoteKind.SITE_LOST:
                 self._lines.pop(action.site, None)
         elif isinstance(action, Fence):
@@ -283,7 +292,6 @@ class CoordinatorProcess:
         elif isinstance(first, Channel) and self._in_order(site, first):
             for message in packet.messages[1:]:
                 if isinstance(message, _SITE_EVENTS) and message.site == site:
-                    self._is_urgent |= not isinstance(message, _CALM_EVENTS)
                     self._handle(message)
                 else:
                     self._ignored["foreign event"] += 1
@@ -306,7 +314,6 @@ class CoordinatorProcess:
             # A repeated question is answered by the Welcome that is under way.
             known = line is not None and isinstance(event, SiteJoined) and event.nonce == line.nonce
             if isinstance(event, SiteJoined) and event.site == site and not known:
-                self._is_urgent = True
                 self._handle(event)
 
     def _in_order(self, site: int, channel: Channel) -> bool:

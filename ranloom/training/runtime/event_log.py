@@ -17,6 +17,7 @@ from ranloom.errors import InputError
 from ranloom.training.runtime.wire import Codec
 
 SCHEMA_VERSION = 1
+_Row = tuple[float, str, str]
 
 _SCHEMA = """
 create table if not exists facts (name text primary key, value text not null) strict;
@@ -60,7 +61,8 @@ class EventLog:
             self.set_fact("schema", str(SCHEMA_VERSION))
         elif found != str(SCHEMA_VERSION):
             raise InputError(f"{path}: schema", found, f"allowed: {SCHEMA_VERSION}")
-        self._in_group = False
+        self._new_events: list[_Row] = []
+        self._new_sites: dict[int, str] = {}
         if self._replica is not None:
             self._catch_up(self._replica)
 
@@ -73,14 +75,11 @@ class EventLog:
         behind, ahead = (self, replica) if len(ours) < len(theirs) else (replica, self)
         for name, value in ahead._database.execute("select name, value from facts").fetchall():
             behind.set_fact(name, value)
-        behind._begin()
-        for site, address in ahead.sites().items():
-            behind.set_site(site, address)
-        for row in ahead._rows(common):
-            behind._run("insert into events (now_s, kind, body) values (?, ?, ?)", row)
+        behind._new_sites.update(ahead.sites())
+        behind._new_events.extend(ahead._rows(common))
         behind._commit()
 
-    def _rows(self, skipped: int) -> list[tuple[float, str, str]]:
+    def _rows(self, skipped: int) -> list[_Row]:
         query = "select now_s, kind, body from events order by number limit -1 offset ?"
         return self._database.execute(query, (skipped,)).fetchall()
 
@@ -91,7 +90,10 @@ class EventLog:
 
     def set_fact(self, name: str, value: str) -> None:
         """Set a fact; durable when the call returns."""
-        self._run("insert or replace into facts values (?, ?)", (name, value))
+        try:
+            self._database.execute("insert or replace into facts values (?, ?)", (name, value))
+        except sqlite3.Error as error:
+            raise LogWriteError(f"{self._path}: {error}") from None
         if self._replica is not None:
             self._replica.set_fact(name, value)
 
@@ -101,21 +103,16 @@ class EventLog:
 
     def set_site(self, site: int, address: str) -> None:
         """Remember where a site listens, with the next ``sync``."""
-        self._begin()
-        self._run("insert or replace into sites values (?, ?)", (site, address))
+        self._new_sites[site] = address
         if self._replica is not None:
             self._replica.set_site(site, address)
 
     def append(self, now_s: float, event: Any) -> None:
         """Add an event to the group that the next ``sync`` makes durable."""
-        kind, body = self._codec.dump(event)
-        self._append((now_s, kind, body))
+        row = (now_s, *self._codec.dump(event))
+        self._new_events.append(row)
         if self._replica is not None:
-            self._replica._append((now_s, kind, body))
-
-    def _append(self, row: tuple[float, str, str]) -> None:
-        self._begin()
-        self._run("insert into events (now_s, kind, body) values (?, ?, ?)", row)
+            self._replica._new_events.append(row)
 
     def sync(self) -> None:
         """Make everything appended so far durable.
@@ -128,9 +125,18 @@ class EventLog:
         self._commit()
 
     def _commit(self) -> None:
-        if self._in_group:
-            self._run("commit", ())
-            self._in_group = False
+        if not (self._new_events or self._new_sites):
+            return
+        try:
+            run = self._database.executemany
+            self._database.execute("begin immediate")
+            run("insert into events (now_s, kind, body) values (?, ?, ?)", self._new_events)
+            run("insert or replace into sites values (?, ?)", self._new_sites.items())
+            self._database.execute("commit")
+        except sqlite3.Error as error:
+            raise LogWriteError(f"{self._path}: {error}") from None
+        self._new_events.clear()
+        self._new_sites.clear()
 
     def events(self) -> Iterator[tuple[float, Any]]:
         """(time, event) in the order in which they were handled."""
@@ -143,14 +149,3 @@ class EventLog:
         self._database.close()
         if self._replica is not None:
             self._replica.close()
-
-    def _begin(self) -> None:
-        if not self._in_group:
-            self._run("begin immediate", ())
-            self._in_group = True
-
-    def _run(self, statement: str, values: tuple[Any, ...]) -> None:
-        try:
-            self._database.execute(statement, values)
-        except sqlite3.Error as error:
-            raise LogWriteError(f"{self._path}: {error}") from None

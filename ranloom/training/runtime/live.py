@@ -231,7 +231,7 @@ class _Run:
             limits=limits,
             folder=config.folder,
             heartbeat_s=config.heartbeat_s,
-            gather_s=config.settings.control_interval_s / 10.0,
+            gather_s=config.settings.control_interval_s / 100.0,
             stop_patience_s=_STOP_PATIENCE_S,
             give_up_s=config.deadline_s,
         )

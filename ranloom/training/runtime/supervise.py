@@ -19,6 +19,8 @@ from ranloom.errors import InputError
 
 _PR_SET_PDEATHSIG = 1
 _PRELOAD = ["ranloom.training.runtime.preload"]
+_IMPORTER = os.getpid()
+"""Process that imported this module: in a child, the server that it was forked from."""
 
 
 class Children:
@@ -115,7 +117,8 @@ class Children:
 
 
 def _child(run: Callable[[Any], None], config: Any, output: Path, name: str) -> None:
-    die_with_parent()
+    # A server that could not preload has left the import to the child.
+    die_with_parent(_IMPORTER if os.getpid() != _IMPORTER else os.getppid())
     import torch
 
     torch.set_num_threads(1)
@@ -142,11 +145,15 @@ def _leave(code: int) -> None:
     os._exit(code)
 
 
-def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent is gone (Linux)."""
+def die_with_parent(parent: int) -> None:
+    """Have the kernel kill this process when its parent is gone (Linux).
+
+    Args:
+        parent: id of the process that started this one, known before: one that has ended by now
+            sends no signal, and whoever has adopted this process would be taken for it.
+    """
     if sys.platform != "linux":
         return
-    parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)

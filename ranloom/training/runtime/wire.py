@@ -21,6 +21,7 @@ from typing import Any, get_args, get_type_hints
 
 import torch
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import from_json, to_json
 from torch import Tensor
 
 WIRE_VERSION = 1
@@ -87,7 +88,7 @@ class Codec:
         kind = type(message).__name__
         return kind, self._adapters[kind].dump_json(message).decode()
 
-    def load(self, kind: str, body: str) -> Any:
+    def load(self, kind: str, body: str | bytes) -> Any:
         """The message of this kind that the JSON describes.
 
         Raises:
@@ -154,7 +155,7 @@ class Codec:
     def _message(self, entry: Any) -> Any:
         if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)):
             raise WireError("schema", "a message is [kind, fields]")
-        return self.load(entry[0], json.dumps(entry[1]))
+        return self.load(entry[0], to_json(entry[1]))
 
 
 def _header(frames: Sequence[bytes | memoryview]) -> dict[str, Any]:
@@ -164,8 +165,8 @@ def _header(frames: Sequence[bytes | memoryview]) -> dict[str, Any]:
     if len(raw) > MAX_HEADER_BYTES:
         raise WireError("header_size", f"{len(raw)} bytes, allowed: {MAX_HEADER_BYTES}")
     try:
-        header = json.loads(raw)
-    except (ValueError, RecursionError) as error:
+        header = from_json(raw)
+    except ValueError as error:
         raise WireError("header", str(error)) from None
     if not isinstance(header, dict):
         raise WireError("header", "no JSON object")

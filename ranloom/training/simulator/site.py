@@ -226,15 +226,23 @@ class SimulatedSite:
             weights = self._world.load(action.checkpoint_version, layers)
         self.layers = range(action.first_layer, action.end_layer)
         missing = [layer for layer in self.layers if layer not in weights]
+        if action.weights_from == WeightsFrom.COPY:
+            missing += self._at_other_versions(action.model_version)
         if missing:
             raise ProtocolViolationError(
-                f"site {self.site} installs layers {missing} without weights"
+                f"site {self.site} installs layers {missing} without their last weights"
             )
         self.weights = {layer: weights[layer] for layer in self.layers}
         self.stage = action.stage
         self.layout_epoch = action.layout_epoch
         self.model_version = action.model_version
         self._forget_all()
+
+    def _at_other_versions(self, version: int) -> list[int]:
+        """Layers to be installed that an update has not reached."""
+        at = dict.fromkeys(self.weights, self.model_version)
+        at.update(self._copies.versions if self._copies is not None else {})
+        return [layer for layer in self.layers if at.get(layer, version) != version]
 
     def _forget_all(self) -> None:
         self._tasks.clear()
@@ -712,7 +720,7 @@ class SimulatedSite:
     def _apply_to_copies(self, copies: _Copies, apply: Apply, content: tuple[int, ...]) -> None:
         for copy in copies.expected:
             for layer in range(copy.first_layer, copy.end_layer):
-                if copy.stage == apply.stage:
+                if copy.stage == apply.stage and copies.versions[layer] < apply.model_version:
                     before = copies.weights[layer]
                     copies.weights[layer] = Learned(before, apply.step, tuple(sorted(content)))
                     copies.versions[layer] = apply.model_version

@@ -1,4 +1,4 @@
-"""The commands for several hosts, here on several loopback addresses."""
+"""The commands for several hosts: namespaces over a bad link, or several loopback addresses."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ranloom.training.runtime.chaos import SETTINGS, SMALL_SETUP
 from ranloom.training.runtime.journal import read_journal
 from ranloom.training.runtime.proof import prove
 from ranloom.training.runtime.run_file import read_identity, read_run_file, write_keys
+from tests.training.runtime.hosts import two_hosts
 
 
 def write_run_file(folder, **changes):
@@ -31,7 +32,7 @@ def write_run_file(folder, **changes):
         "sites": 2,
         "checkpoints": str(folder / "checkpoints"),
         "heartbeat_s": 0.2,
-        "give_up_s": 60.0,
+        "give_up_s": 120.0,
         **changes,
     }
     path = folder / "run.yaml"
@@ -40,9 +41,9 @@ def write_run_file(folder, **changes):
     return path
 
 
-def start(*arguments):
+def start(host, *arguments):
     return subprocess.Popen(
-        [sys.executable, "-m", "ranloom.training", *map(str, arguments)],
+        [*host.prefix, sys.executable, "-m", "ranloom.training", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -62,41 +63,16 @@ def command(monkeypatch):
     return run
 
 
-def test_a_run_over_three_addresses_that_loses_its_coordinator(tmp_path, command):
+def test_a_run_over_two_hosts_that_loses_its_coordinator(tmp_path, command):
     run = write_run_file(tmp_path)
     keys = tmp_path / "keys"
     write_keys(keys, 2)
     assert (keys / "site-1.secret.json").stat().st_mode & 0o777 == 0o600
-
-    def coordinator():
-        where = ("--folder", tmp_path / "coordinator", "--bind", "tcp://127.0.0.1:*")
-        return start("coordinator", run, "--keys", keys, *where)
-
-    processes = [coordinator()]
-    address_file = tmp_path / "coordinator" / "coordinator.address"
-    try:
-        wait_for(address_file.exists)
-        for number in range(2):
-            where = (
-                "--folder",
-                tmp_path / f"site-{number}",
-                "--bind",
-                f"tcp://127.0.0.{number + 2}:*",
-            )
-            what = ("--number", number, "--tflops", 2e-5, "--coordinator", address_file.read_text())
-            processes.append(start("site", run, "--keys", keys, *where, *what))
-        notes = tmp_path / "coordinator" / "notes.jsonl"
-        wait_for(lambda: notes.exists() and "step_reduced" in notes.read_text())
-        processes[0].send_signal(signal.SIGKILL)
-        processes[0].wait()
-        processes[0] = coordinator()
-        for process in processes:
-            assert process.wait(timeout=60) == 0, process.stdout.read()
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-            process.stdout.close()
+    with two_hosts(delay_s=0.01, loss=0.02) as (near, far, link):
+        notes = _train(run, tmp_path, keys, near, far, link)
+    if link is not None:
+        assert link.carried > 0
+        assert link.lost > 0
     assert '"recovered"' in notes.read_text()
     copies = [load_checkpoint(path) for path in tmp_path.glob("site-*/final-site-*.safetensors")]
     journals = [read_journal(path) for path in tmp_path.glob("site-*/site-*.jsonl")]
@@ -110,7 +86,39 @@ def test_a_run_over_three_addresses_that_loses_its_coordinator(tmp_path, command
     assert tensor.equal(proof.weights["layers.3.fc1.weight"])
 
 
-def wait_for(condition, patience_s=40.0):
+def _train(run, folder, keys, near, far, link):
+    """Coordinator and first site on one host, second site on the other; the notes of the run."""
+
+    def coordinator():
+        where = ("--folder", folder / "coordinator", "--bind", f"tcp://{near.address}:*")
+        return start(near, "coordinator", run, "--keys", keys, *where)
+
+    processes = [coordinator()]
+    address_file = folder / "coordinator" / "coordinator.address"
+    try:
+        wait_for(address_file.exists)
+        for number, host in enumerate((near, far)):
+            where = ("--folder", folder / f"site-{number}", "--bind", f"tcp://{host.address}:*")
+            what = ("--number", number, "--tflops", 2e-5, "--coordinator", address_file.read_text())
+            processes.append(start(host, "site", run, "--keys", keys, *where, *what))
+        notes = folder / "coordinator" / "notes.jsonl"
+        wait_for(lambda: notes.exists() and "step_reduced" in notes.read_text())
+        if link is not None:
+            link.cut(seconds=1.0)
+        processes[0].send_signal(signal.SIGKILL)
+        processes[0].wait()
+        processes[0] = coordinator()
+        for process in processes:
+            assert process.wait(timeout=120) == 0, process.stdout.read()
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+    return notes
+
+
+def wait_for(condition, patience_s=120.0):
     deadline = time.monotonic() + patience_s
     while not condition():
         assert time.monotonic() < deadline

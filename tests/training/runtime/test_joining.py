@@ -6,7 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from ranloom.training.messages import Assign, Fence, Merge, NoteKind, SiteJoined
+from ranloom.training.messages import (
+    Assign,
+    Fence,
+    Inventory,
+    Merge,
+    NoteKind,
+    RequestInventory,
+    SiteJoined,
+    TaskCompleted,
+)
 from ranloom.training.opt_model import ModelConfig
 from ranloom.training.runtime.chaos import SMALL_SETUP as SETUP
 from ranloom.training.runtime.coordinator_process import (
@@ -21,6 +30,7 @@ from ranloom.training.runtime.peer_messages import CODEC, COORDINATOR, Channel, 
 from ranloom.training.runtime.setup import difference
 from ranloom.training.runtime.site_process import RefusedError
 from ranloom.training.runtime.transport import Endpoint, Identity, KeyPair
+from ranloom.training.tokens import Direction
 from tests.training.runtime.loops import turns
 
 
@@ -90,6 +100,47 @@ def test_what_does_not_belong_to_a_channel_is_not_looked_into(run):
     answers = [m for packet in stranger.poll(1.0) for m in packet.messages]
     assert answers == [Fence(1, 9)]
     stranger.close()
+
+
+def test_a_site_at_another_model_version_is_turned_down_and_the_run_goes_on(run):
+    coordinator, site, config, pairs, admitted = run
+    liar = Endpoint(Identity("site-1", pairs["site-1"], admitted), CODEC, "tcp://127.0.0.1:*")
+    liar.connect(COORDINATOR, (config.folder / "coordinator.address").read_text())
+    hello = Hello(1, liar.address, SETUP.facts(SETUP.corpus()))
+    liar.send(COORDINATOR, [hello, SiteJoined(1, 3, 1 << 30, 1.0)])
+    first = site(0)
+
+    def told(process, kind):
+        """(session, action) of the first action of a kind that the liar is told."""
+        for _ in range(100):
+            turns(process, first, count=1)
+            for packet in liar.poll(0.05):
+                for message in packet.messages:
+                    if isinstance(message, kind):
+                        return packet.messages[0].session, message
+        return pytest.fail(f"no {kind.__name__}")
+
+    def reasons():
+        return [(n.kind, n.reason) for _, n in replay(config) if n.site == 1 and n.reason]
+
+    session, task = told(coordinator, Assign)
+    ahead = replace(task.token, model_version=task.token.model_version + 1)
+    result = TaskCompleted(1, 1, task.key, Direction.BACKWARD, ahead, 0.1)
+    liar.send(COORDINATOR, [Channel(session, 1, 1), result])
+    turns(coordinator, count=20, until=lambda: reasons())
+    assert reasons() == [(NoteKind.REJECTED, "stale_version")]
+    coordinator.close()
+
+    again = CoordinatorProcess(config)
+    session, _ = told(again, RequestInventory)
+    stale = Inventory(1, 1, 0, ahead.model_version, (), (), -1, (), ())
+    liar.send(COORDINATOR, [Channel(session, 1, 1), stale])
+    turns(again, first, count=20, until=lambda: len(reasons()) > 1)
+    assert reasons()[1:] == [(NoteKind.SITE_LOST, "stale_inventory")]
+    liar.close()
+    turns(again, first, site(1), count=600, until=lambda: again.finished)
+    assert again.finished
+    again.close()
 
 
 def test_with_a_full_log_nothing_is_sent_that_it_does_not_hold_and_a_restart_goes_on(run):

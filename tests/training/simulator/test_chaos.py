@@ -41,3 +41,9 @@ def test_random_fault_schedules(chunk):
         assert happened[name] > 0, f"no {name} in {SEEDS // CHUNKS} schedules"
     for reason in ("duplicate", "stale_version", "stale_epoch", "stale_coordinator"):
         assert rejected[reason] > 0, f"no result was rejected as {reason}"
+
+
+@pytest.mark.parametrize("seed", [4064])
+def test_schedules_that_once_failed(seed):
+    # 4064: a site missed an update and the layout committed right after it.
+    assert run_chaos(seed).sound

@@ -1,0 +1,28 @@
+"""Processes end with the one that started them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys
+from ranloom.training.runtime.supervise import die_with_parent
+
+die_with_parent(int(sys.argv[1]))
+print("lives")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux tells children of a parent's death")
+def test_a_process_whose_parent_has_ended_before_it_could_ask_ends():
+    def words(parent):
+        command = [sys.executable, "-c", SCRIPT, str(parent)]
+        return subprocess.run(command, capture_output=True, text=True, check=False).stdout
+
+    assert words(os.getpid()) == "lives\n"
+    # Adopted by somebody else by the time it asked.
+    assert words(os.getpid() + 1) == ""
