@@ -156,22 +156,36 @@ def arrive(
 
 @njit(cache=True, error_model="numpy")
 def finish_s(tflops: np.ndarray, site: int, start_s: float, flop: float) -> float:
-    """When work that begins now will be done; traces by second that repeat [S, K]."""
+    """When work that begins now will be done; traces by second that repeat [S, K].
+
+    Work that ends with a second ends there, however long the site then idles: what rounding leaves
+    of it is nothing.
+    """
     second = int(start_s)
     length = tflops.shape[1]
     place = second if second < length else second % length
+    rounding = 1e-12 * flop
+    before = flop
+    walked = 0
     now_s = start_s
     while True:
         rate = tflops[site, place] * 1e12
         can = rate * (second + 1 - now_s)
-        if can >= flop:
-            return float(now_s + flop / rate)
+        if can >= flop - rounding:
+            return now_s if flop <= rounding else float(min(now_s + flop / rate, second + 1.0))
         flop -= can
         second += 1
-        now_s = float(second)
+        walked += 1
         place += 1
         if place == length:
             place = 0
+        if walked == length:
+            before = flop
+        elif walked == 2 * length:  # all further cycles are like this one
+            cycles = max(int(flop / (before - flop)) - 1, 0)
+            flop -= cycles * (before - flop)
+            second += cycles * length
+        now_s = float(second)
 
 
 @njit(cache=True, error_model="numpy")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ranloom.errors import InputError
@@ -32,25 +32,34 @@ def test_things_happen_in_order_of_time_and_then_of_scheduling():
 
 @settings(deadline=None)
 @given(
-    tflops=st.lists(st.floats(0.0, 5.0), min_size=1, max_size=6).filter(lambda v: sum(v) > 0.01),
+    tflops=st.lists(st.just(0.0) | st.floats(0.01, 5.0), min_size=1, max_size=6).filter(any),
     start=st.floats(0.0, 30.0),
     work=st.floats(0.01, 40.0),
 )
-def test_work_is_done_when_the_integral_of_capacity_reaches_it(tflops, start, work):
+@example([1.0, 0.0], 0.0, 0.5)
+@example([1.0, 0.0], 0.5, 0.5)
+@example([0.1, 0.0, 0.0], 0.0, 0.35)
+@example([0.0, 3.0, 0.0], 2.75, 1.5)
+def test_work_is_done_as_soon_as_the_integral_of_capacity_reaches_it(tflops, start, work):
     interval = 0.5
-    capacity = Capacity(np.array([tflops]), interval)
-    end = capacity.finish_s(0, start, work * 1e12)
-    left, now = work, start
-    while True:  # walk from interval to interval
-        index = int(now / interval + 1e-9)
-        edge = (index + 1) * interval
-        rate = tflops[index % len(tflops)]
-        if rate * (edge - now) >= left:
-            now += left / rate
-            break
-        left -= rate * (edge - now)
-        now = edge
-    assert end == pytest.approx(now, abs=1e-6)
+    end = Capacity(np.array([tflops]), interval).finish_s(0, start, work * 1e12)
+
+    def done(until):
+        edges = np.arange(np.floor(start / interval), np.ceil(until / interval) + 1) * interval
+        rate = np.array([tflops[int(k) % len(tflops)] for k in np.round(edges[:-1] / interval)])
+        return float(rate @ np.diff(np.clip(edges, start, until)))
+
+    assert done(end) == pytest.approx(work, rel=1e-9)
+    assert done(end - 1e-6) < work * (1.0 - 1e-10)
+
+
+def test_work_that_ends_with_an_interval_does_not_wait_through_the_idle_ones():
+    on_off = Capacity(np.array([[1.0, 0.0]]), 0.5)
+    assert [on_off.finish_s(0, 0.0, work) for work in (0.5e12, 1e12, 3e12)] == [0.5, 1.5, 5.5]
+    assert on_off.finish_s(0, 0.5, 0.5e12) == 1.5
+    # 0.1 and 0.7 are no binary fractions: their sums miss the end of an interval by rounding
+    assert Capacity(np.array([[0.1] * 7 + [0.0]]), 1.0).finish_s(0, 0.0, 0.7e12) == 7.0
+    assert Capacity(np.array([[0.1, 0.0]]), 1.0).finish_s(0, 0.0, 1e5 * 1e12) == 1999999.0
 
 
 def test_a_trace_repeats_and_bad_ones_are_refused():
