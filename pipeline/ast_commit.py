@@ -87,7 +87,7 @@ def _objections(root: Path, name: str, live: Entry, locked: Entry) -> Iterator[s
     for path, md5 in locked_outs(root, name).items():
         if not (root / path).exists():
             yield f"{path} is missing: `dvc checkout` first"
-        elif path_hash(root / path) != md5:
+        elif path_hash(root / path, root) != md5:
             yield f"{path} differs from dvc.lock"
 
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pathspec import PathSpec
 
 from pipeline import params
 from pipeline.stage import Fault
@@ -130,7 +133,7 @@ class Pipeline:
 
     def _hash(self, dep: str) -> str:
         if dep not in self._hashes:
-            self._hashes[dep] = path_hash(self.root / dep)
+            self._hashes[dep] = path_hash(self.root / dep, self.root)
         return self._hashes[dep]
 
 
@@ -156,19 +159,34 @@ def locked_outs(root: Path, stage: str) -> dict[str, str]:
     return {out["path"]: out["md5"] for out in locked.get("outs", ()) if "md5" in out}
 
 
-def path_hash(path: Path) -> str:
-    """MD5 of a file, or of a folder the way DVC does it (``.dir``)."""
+def path_hash(path: Path, root: Path | None = None) -> str:
+    """MD5 of a file, or of a folder the way DVC does it (``.dir``).
+
+    Args:
+        path: file or folder.
+        root: the workspace, in whose folders DVC leaves out what ``.dvcignore`` names and the
+            files of version control; ``None`` where the path is known to hold neither.
+    """
     if not path.is_dir():
         return file_md5(path)
+    path = Path(os.path.normpath(path))
+    ignored = _ignored(root) if root is not None and path.is_relative_to(root) else None
     listing = sorted(
         (
             {"md5": file_md5(file), "relpath": file.relative_to(path).as_posix()}
             for file in path.rglob("*")
             if file.is_file()
+            and not (ignored and ignored.match_file(file.relative_to(root or path).as_posix()))
         ),
         key=lambda item: item["relpath"],
     )
     return hashlib.md5(_json(listing, separators=None), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def _ignored(root: Path) -> PathSpec:
+    file = root / ".dvcignore"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return PathSpec.from_lines("gitignore", [".hg/", ".git/", ".git", ".dvc/", *lines])
 
 
 def file_md5(path: Path) -> str:

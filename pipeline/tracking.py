@@ -252,7 +252,7 @@ class Projection:
             out = self.root / path
             if not out.exists():
                 return f"{path} is missing: run `dvc checkout` or `dvc pull` first"
-            if path_hash(out) != md5:
+            if path_hash(out, self.root) != md5:
                 return f"{path} differs from dvc.lock: run `dvc repro` or `dvc checkout` first"
         return None
 

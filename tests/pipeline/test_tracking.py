@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.fingerprint import Pipeline, fingerprint
+from pipeline.fingerprint import Pipeline, fingerprint, locked_entries
 from pipeline.processes import Owner
 from pipeline.recorder import stage_run
 from pipeline.store import store_folder
@@ -49,6 +49,9 @@ def eventually(probe: Callable[[], bool]) -> None:
 
 def test_repro_force_and_reverted_params(toy) -> None:
     """A run for each execution, none twice; the parent carries all stages."""
+    for hidden in (".git", "__pycache__"):  # a folder that was cloned: DVC leaves these out
+        (toy.root / "data" / "cloned" / hidden).mkdir(parents=True)
+        (toy.root / "data" / "cloned" / hidden / "x").write_text("x")
     toy.repro()
     first = by_stage(toy.runs("stage"))
     assert first == {("make", "FINISHED"): 1, ("sum", "FINISHED"): 1}
@@ -64,6 +67,7 @@ def test_repro_force_and_reverted_params(toy) -> None:
         assert parent.data.tags[f"ranloom.run.{name}"] == run_id
     run = next(r for r in toy.runs("stage") if r.info.run_id == ids["make"])
     assert run.data.tags["ranloom.fingerprint"] == fingerprint(Pipeline(toy.root).live("make"))
+    assert run.data.tags["ranloom.fingerprint"] == fingerprint(locked_entries(toy.root)["make"])
     assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert len(run.data.tags["mlflow.source.git.commit"]) == 40
     assert run.data.tags["ranloom.git.dirty"] == "false"
