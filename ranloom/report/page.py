@@ -42,6 +42,11 @@ class Grid:
     header: Sequence[str]
     rows: Sequence[Sequence[str | float | int | None]]
 
+    def numeric(self, column: int) -> bool:
+        """Whether a column holds numbers, and perhaps gaps, but no words."""
+        values = [row[column] for row in self.rows if row[column] is not None]
+        return bool(values) and all(isinstance(value, int | float) for value in values)
+
 
 @dataclass(frozen=True)
 class Section:
@@ -102,7 +107,6 @@ def write(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["cell"] = cell
-    environment.tests["numeric"] = lambda value: isinstance(value, int | float)
     page = environment.from_string(template.read_text(encoding="utf-8"))
     text = page.render(
         title=title, lead=lead, headlines=headlines, sections=sections, images=images

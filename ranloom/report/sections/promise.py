@@ -277,6 +277,8 @@ def _calibration(data: ReportData) -> Figure:
         )  # fmt: skip
         axes.set(xlabel=f"{label} against NoCtrl")
     panels[1].set_xscale("symlog", linthresh=10)
+    low, high = panels[1].get_xlim()
+    panels[1].set_xlim(min(low, -10), max(high, 10))  # a scale within the linear part has no ticks
     panels[0].set(ylabel="transitions, share of NoCtrl's", yscale="log")
     panels[0].legend()
     return figure
