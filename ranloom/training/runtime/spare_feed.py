@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from ranloom.errors import InputError
 from ranloom.spare.capacity import CapacityWindow
-from ranloom.spare.channel import BudgetView, slot_at
+from ranloom.spare.channel import SCHEMA_VERSION, BudgetView, slot_at
 from ranloom.spare.channel_zmq import ZmqSubscriber
 
 LOOK_S = 0.005  # between two looks at the channel while a task is in execution
@@ -73,13 +73,25 @@ class FollowedBudget:
         self._window: CapacityWindow | None = None
         self._window_slots = round(feed.window_s * 1e6 / feed.slot_us)
         self._reports_at_slot = 0
+        self._heard = False
         self.usable_tflops = 0.0
         self.smoothed_tflops = 0.0
 
     def look(self) -> None:
-        """Take in what the channel says now."""
+        """Take in what the channel says now.
+
+        Raises:
+            InputError: the first message is none that this site can follow, for instance of a
+                device with more SMs.
+        """
         self._subscriber.poll(0.0)
         now_s = self._clock()
+        self._heard |= self._view.alive(now_s)
+        if self._view.refused and not self._heard:
+            # Later on a strange message is only counted: the lease deals with it.
+            reason = next(iter(self._view.refused))
+            most = f"version {SCHEMA_VERSION}, at most {self._feed.sm_count} SMs"
+            raise InputError(f"budget channel {self._feed.address}", reason, f"allowed: {most}")
         slot = slot_at(now_s, self._feed.slot_us)
         sm = self._view.budget(slot, now_s)
         self.usable_tflops = sm * self._feed.tflops_per_sm

@@ -145,3 +145,13 @@ def test_a_channel_of_another_host_is_refused(card):
     feed = SpareFeed("tcp://10.0.0.1:5570", card.sm_count, 1.0, SLOT_US, 0.5, 1.0)
     with pytest.raises(InputError, match="budget channel: address"):
         FollowedBudget(feed)
+
+
+def test_a_device_with_more_sms_than_the_card_of_the_site_is_refused_at_the_first_message(card):
+    controller = Controller(card)
+    controller.reserve(8)
+    feed = SpareFeed(controller.publisher.address, 24, 1.0, SLOT_US, 0.5, 1.0)
+    followed = FollowedBudget(feed)
+    refusal = pytest.raises(InputError, match=r"'sm' is not usable; allowed: .* at most 24 SMs")
+    with closing(controller), closing(followed), refusal:
+        wait_until(lambda: False, controller, followed)
