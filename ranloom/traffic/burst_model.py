@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -73,6 +74,22 @@ class Quantiles:
         return np.maximum(1, np.rint(self.at(level))).astype(np.int64)
 
 
+class Burst(NamedTuple):
+    """Drawn values of one burst; sizes follow for all bursts at once.
+
+    Attributes:
+        since_us: [n] times of its packets since the first.
+        train_bytes: [k] size of each train.
+        train_packets: [k] packets of each train, n in all.
+        size_level: [n] where in their distribution the sizes of the packets lie, 0 to 1.
+    """
+
+    since_us: NDArray[np.float64]
+    train_bytes: NDArray[np.int64]
+    train_packets: NDArray[np.int64]
+    size_level: NDArray[np.float64]
+
+
 @dataclass(frozen=True)
 class BurstClass:
     """Bursts of one size class.
@@ -98,8 +115,8 @@ class BurstClass:
         """Mean size of a burst."""
         return self.burst_trains.mean * self.train_bytes.mean
 
-    def sample(self, rng: np.random.Generator) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """Times since the first packet (us) and sizes of the packets of one burst."""
+    def sample(self, rng: np.random.Generator) -> Burst:
+        """Draw one burst."""
         level = rng.random(int(self.burst_trains.counts(rng.random(1))[0]))
         train_bytes, packets = self.train_bytes.counts(level), self.train_packets.counts(level)
         # A train a little above what its packets hold is cut rather than given one packet more.
@@ -108,12 +125,13 @@ class BurstClass:
         )
         packets = np.minimum(packets, train_bytes)
         train_bytes = np.minimum(train_bytes, packets * MAX_PACKET_BYTES)
-        shape = self.packet_bytes.sample(rng, int(packets.sum()))
-        sizes = _share_out(train_bytes, packets, shape)
-        gaps_us = np.full(sizes.size, self.packet_gap_us)
+        size_level = rng.random(int(packets.sum()))
+        gaps_us = np.full(size_level.size, self.packet_gap_us)
         between = self.train_gap_us.sample(rng, level.size)
-        gaps_us[np.cumsum(packets) - packets] = np.clip(between, TRAIN_GAP_US, BURST_GAP_US)
-        return np.cumsum(gaps_us) - gaps_us[0], sizes
+        # not np.clip, which takes several times as long on a few values
+        between = np.minimum(np.maximum(between, TRAIN_GAP_US), BURST_GAP_US)
+        gaps_us[np.cumsum(packets) - packets] = between
+        return Burst(np.cumsum(gaps_us) - gaps_us[0], train_bytes, packets, size_level)
 
 
 @dataclass(frozen=True)
@@ -151,18 +169,19 @@ class BurstModel:
         cycle_us = 1e6 / self.bursts_per_s
         now_us = -_BURN_IN_CYCLES * cycle_us
         kind = int(rng.choice(N_CLASSES, p=self.class_shares()))
-        times: list[NDArray[np.float64]] = [np.empty(0)]
-        sizes: list[NDArray[np.int64]] = [np.empty(0, np.int64)]
+        times: list[NDArray[np.float64]] = []
+        bursts: list[Burst] = []
+        kinds: list[int] = []
         while now_us < duration_us:
             now_us += max(self.idle_us.sample(rng, 1)[0], BURST_GAP_US)
-            burst = self.classes[kind]
-            assert burst is not None, "the chain never enters an absent class"
-            since_us, packets = burst.sample(rng)
-            times.append(now_us + since_us)
-            sizes.append(packets)
+            own = self.classes[kind]
+            assert own is not None, "the chain never enters an absent class"
+            bursts.append(own.sample(rng))
+            kinds.append(kind)
+            times.append(now_us + bursts[-1].since_us)
             now_us = times[-1][-1]
             kind = min(int(np.searchsorted(chain[kind], rng.random(), side="right")), N_CLASSES - 1)
-        time_us, size_bytes = np.floor(np.concatenate(times)), np.concatenate(sizes)
+        time_us, size_bytes = np.floor(np.concatenate(times)), self.sizes(bursts, kinds)
         inside = (time_us >= 0) & (time_us < duration_us)
         return Arrivals(
             time_us[inside].astype(np.int64),
@@ -170,6 +189,20 @@ class BurstModel:
             size_bytes[inside].astype(np.int32),
             n_ue=1,
             duration_us=duration_us,
+        )
+
+    def sizes(self, bursts: list[Burst], kinds: list[int]) -> NDArray[np.int64]:
+        """Bytes of every packet of some bursts, each of a class."""
+        level = np.concatenate([burst.size_level for burst in bursts])
+        kind = np.repeat(kinds, [burst.size_level.size for burst in bursts])
+        shape = np.empty(level.size)
+        for c, own in enumerate(self.classes):
+            if own is not None:
+                shape[kind == c] = own.packet_bytes.at(level[kind == c])
+        return _share_out(
+            np.concatenate([burst.train_bytes for burst in bursts]),
+            np.concatenate([burst.train_packets for burst in bursts]),
+            shape,
         )
 
 

@@ -55,14 +55,16 @@ def test_generated_packets_have_the_statistics_of_the_file(facts, name):
 
 @pytest.mark.parametrize("name", PROFILES)
 def test_generated_bursts_have_the_statistics_of_their_class(facts, name):
-    for burst in facts.profile(name).classes:
+    model = facts.profile(name)
+    for c, burst in enumerate(model.classes):
         if burst is None:
             continue
         rng = np.random.default_rng(11)
         samples = [burst.sample(rng) for _ in range(1_500)]
-        sizes = np.concatenate([packets for _, packets in samples])
-        gaps_us = np.concatenate([np.diff(times) for times, _ in samples])
-        trains = np.array([1 + np.sum(np.diff(t) >= burst_model.TRAIN_GAP_US) for t, _ in samples])
+        sizes = model.sizes(samples, [c] * len(samples))
+        gaps = [np.diff(drawn.since_us) for drawn in samples]
+        trains = np.array([1 + np.sum(gap >= burst_model.TRAIN_GAP_US) for gap in gaps])
+        gaps_us = np.concatenate(gaps)
         assert trains.mean() == pytest.approx(burst.burst_trains.mean, rel=0.12)
         assert sizes.sum() / trains.sum() == pytest.approx(burst.train_bytes.mean, rel=0.1)
         assert sizes.size / trains.sum() == pytest.approx(burst.train_packets.mean, rel=0.1)
