@@ -46,7 +46,7 @@ from ranloom.transport.validator import validate  # noqa: E402
 LINKS = LinkDefaults(packet_gbps=10.0, wavelengths=16)
 #: LoRA aggregates of a 7B model: rank 16 on q, v (fp16); all linear, rank 16 and 64.
 PAYLOADS = (16_777_216, 80_000_000, 160_000_000, 320_000_000, 640_000_000)
-EFFORT_LARGE, EFFORT_SMALL = 100, 20_000
+EFFORT_LARGE, EFFORT_SMALL = 100, 60_000
 
 
 def metro(jobs: int, rounds: int, setup_s: float, share: float) -> tuple[Demands, Network]:

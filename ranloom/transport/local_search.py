@@ -1,8 +1,11 @@
 """Local search: moves that lower a plan's objective.
 
 Iterated greedy: windows near a missed demand are taken out and the room is used anew, with
-blurred priorities; what is no better is taken back. Randomness is a fixed pseudo-random
-sequence and the limit counts tried moves, so the same input gives the same plan.
+blurred priorities; what is no better is taken back. When that finds nothing any more, detours
+over somewhat worse plans are allowed, shorter and shorter ones (record-to-record travel, Dueck,
+J. Comput. Phys. 104, 1993).
+Randomness is a fixed pseudo-random sequence and the limit counts tried moves, so the same input
+gives the same plan.
 """
 
 from __future__ import annotations
@@ -22,8 +25,10 @@ _MOST_RESCHEDULED = 80
 _MOST_EXCHANGED = 300
 #: Candidates in a row that may find no place after a shake.
 _PATIENCE = 6
-#: Shakes in a row without gain that end the search.
+#: Shakes in a row without a new best plan that end the search.
 _STALE = 300
+#: Missed bytes that a detour may leave at first, as a share above those of the best plan.
+_DETOUR = 0.1
 
 
 class _Search:
@@ -53,13 +58,35 @@ def improve(state: PlanState, effort: int) -> None:
     search = _Search(state, effort)
     _serve(search, 0.0, len(state.points))
     _put_out(search)
-    stale = 0
-    while state.placed and len(search.missed()) and search.moves > 0 and stale < _STALE:
-        stale = 0 if _accept(search, partial(_shake, search)) else stale + 1
+    _wander(search, 0.0)
+    _wander(search, _DETOUR)
     _put_out(search)
     unload(state)
     for part in range(len(state.side.parts)):
         _accept(search, partial(_exchange, state, part))
+
+
+def _wander(search: _Search, detour: float) -> None:
+    """Shake until nothing helps, and go back to the best plan on the way.
+
+    Args:
+        search: the search.
+        detour: missed bytes that a shake may leave above those of the best plan, as a share;
+            it falls to 0 as the moves are used up.
+    """
+    state, moves = search.state, search.moves
+    best, at, stale = state.objective, state.checkpoint(), 0
+    while state.placed and len(search.missed()) and search.moves > 0 and stale < _STALE:
+        before, back = state.objective, state.checkpoint()
+        most = best[0] * (1.0 + detour * search.moves / moves)
+        _shake(search)
+        stale += 1
+        if state.objective < best:
+            best, at, stale = state.objective, state.checkpoint(), 0
+        elif state.objective > before and (not detour or state.objective[0] > most):
+            state.rollback(back)
+    if state.objective > best:
+        state.rollback(at)
 
 
 def _accept(search: _Search, move: Callable[[], None]) -> bool:
