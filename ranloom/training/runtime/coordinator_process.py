@@ -301,7 +301,8 @@ class CoordinatorProcess:
         if hello.site != site:
             self._ignored["foreign hello"] += 1
             return
-        self._endpoint.connect(site_name(site), hello.address)
+        if not self._reach(site, hello.address):
+            return
         unlike = difference(self._facts, hello.setup)
         if unlike:
             self._endpoint.send(site_name(site), [Refused(unlike)])
@@ -315,6 +316,15 @@ class CoordinatorProcess:
             known = line is not None and isinstance(event, SiteJoined) and event.nonce == line.nonce
             if isinstance(event, SiteJoined) and event.site == site and not known:
                 self._handle(event)
+
+    def _reach(self, site: int, address: str) -> bool:
+        """Open the way to a site; False if the address that it gives is none."""
+        try:
+            self._endpoint.connect(site_name(site), address)
+        except InputError:
+            self._ignored["bad address"] += 1
+            return False
+        return True
 
     def _in_order(self, site: int, channel: Channel) -> bool:
         """Whether a packet is the next one of a living channel; else it is not looked into."""
@@ -372,6 +382,13 @@ class CoordinatorProcess:
                 for message in packet.messages:
                     if isinstance(message, Stopped):
                         waiting.discard(message.site)
+                    elif self._is_latecomer(packet.sender, message):
+                        waiting.add(message.site)
+
+    def _is_latecomer(self, sender: str, message: Any) -> bool:
+        """Whether a site that has started as the run came to its end can be told to stop."""
+        is_own = isinstance(message, Hello) and sender == site_name(message.site)
+        return is_own and self._reach(message.site, message.address)
 
 
 def run_coordinator(config: CoordinatorConfig) -> None:
