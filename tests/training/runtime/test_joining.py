@@ -172,10 +172,12 @@ def test_with_a_full_log_nothing_is_sent_that_it_does_not_hold_and_a_restart_goe
     core = new_core(config)
     logged = [a for at_s, event in logged_events(config) for a in core.handle(event, at_s)]
     assert all(action in logged for action in sent)
-    again = CoordinatorProcess(config)
+    seen = []
+    again = CoordinatorProcess(config, seen.append)
     turns(again, first, second, count=600, until=lambda: again.finished)
     assert again.finished
     again.close()
+    assert seen[-1]["kind"] == NoteKind.FINISHED
 
 
 def test_setups_are_compared_fact_by_fact():
