@@ -17,6 +17,7 @@ from ranloom.training.runtime.coordinator_process import CoordinatorConfig, run_
 from ranloom.training.runtime.event_log import LogWriteError
 from ranloom.training.runtime.pacing import Budget
 from ranloom.training.runtime.peer_messages import COORDINATOR, site_name
+from ranloom.training.runtime.progress import StepBar
 from ranloom.training.runtime.run_file import read_identity, read_run_file, write_keys
 from ranloom.training.runtime.setup import layer_costs
 from ranloom.training.runtime.site import SiteSettings
@@ -58,24 +59,26 @@ def coordinator(
     described = read_run_file(run)
     identity = read_identity(_key_folder(keys, trusted), COORDINATOR)
     folder.mkdir(parents=True, exist_ok=True)
-    run_coordinator(
-        CoordinatorConfig(
-            identity=identity,
-            bind=bind,
-            sites=described.sites,
-            setup=described.setup,
-            settings=described.settings,
-            layout=described.layout,
-            costs=layer_costs(described.setup),
-            limits=LinkLimits(),
-            folder=folder,
-            heartbeat_s=described.heartbeat_s,
-            gather_s=described.settings.control_interval_s / 100.0,
-            stop_patience_s=10.0,
-            give_up_s=described.give_up_s,
-            log_replica=replica,
-        )
+    settings = described.settings
+    config = CoordinatorConfig(
+        identity=identity,
+        bind=bind,
+        sites=described.sites,
+        setup=described.setup,
+        settings=settings,
+        layout=described.layout,
+        costs=layer_costs(described.setup),
+        limits=LinkLimits(),
+        folder=folder,
+        heartbeat_s=described.heartbeat_s,
+        gather_s=settings.control_interval_s / 100.0,
+        stop_patience_s=10.0,
+        give_up_s=described.give_up_s,
+        log_replica=replica,
     )
+    whole_steps = settings.micro_batch_limit // settings.step_micro_batches
+    with StepBar(whole_steps if whole_steps > 0 else settings.max_steps) as bar:
+        run_coordinator(config, bar)
 
 
 @app.command()

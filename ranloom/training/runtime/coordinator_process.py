@@ -7,13 +7,12 @@ same log, it goes on under a new incarnation.
 
 from __future__ import annotations
 
-import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 from ranloom.errors import InputError
 from ranloom.training.coordinator import Coordinator
@@ -34,6 +33,7 @@ from ranloom.training.messages import (
     Welcome,
 )
 from ranloom.training.runtime.event_log import EventLog
+from ranloom.training.runtime.notes import NoteFile, Watch
 from ranloom.training.runtime.peer_messages import (
     CODEC,
     LOG_CODEC,
@@ -117,9 +117,10 @@ class CoordinatorProcess:
 
     Args:
         config: all that it is told.
+        watch: called with the fields of every note.
     """
 
-    def __init__(self, config: CoordinatorConfig) -> None:
+    def __init__(self, config: CoordinatorConfig, watch: Watch | None = None) -> None:
         self._config = config
         self._log = EventLog(config.folder / "coordinator.sqlite", LOG_CODEC, config.log_replica)
         bind = self._log.fact("address") or config.bind
@@ -127,7 +128,7 @@ class CoordinatorProcess:
         self._facts = config.setup.facts(config.setup.corpus())
         _warm_up(config)
         self._core = new_core(config)
-        self._notes: TextIO = (config.folder / "notes.jsonl").open("a")
+        self._notes = NoteFile(config.folder / "notes.jsonl", watch)
         self._session = time.time_ns()
         self._started_s = time.monotonic()
         self._clock_offset_s = 0.0
@@ -138,7 +139,6 @@ class CoordinatorProcess:
         self._fences: list[Fence] = []
         self._tick_at_s = 0.0
         self._synced_at_s = 0.0
-        self._new_notes: list[str] = []
         self._ignored: Counter[str] = Counter()
         self._recover()
         if self._log.fact("address") is None:
@@ -166,7 +166,6 @@ class CoordinatorProcess:
 
     def close(self) -> None:
         """Close sockets and files."""
-        self._write_notes()
         self._notes.close()
         self._log.close()
         self._endpoint.close()
@@ -199,7 +198,7 @@ class CoordinatorProcess:
             self._log.sync()
             self._synced_at_s = self._now_s()
         self._send()
-        self._write_notes()
+        self._notes.flush()
 
     def _gather(self) -> None:
         """Take in packets, those of a while together: they share a sync and the answers."""
@@ -225,12 +224,6 @@ class CoordinatorProcess:
     def _is_answer_waiting(self) -> bool:
         return bool(self._fences) or any(self._outgoing.values())
 
-    def _write_notes(self) -> None:
-        if self._new_notes:
-            self._notes.writelines(self._new_notes)
-            self._notes.flush()
-            self._new_notes.clear()
-
     def _now_s(self) -> float:
         return time.monotonic() + self._clock_offset_s
 
@@ -242,8 +235,7 @@ class CoordinatorProcess:
 
     def _dispatch(self, action: Any, now_s: float) -> None:
         if isinstance(action, Note):
-            times = {"now_s": now_s, "wall_s": time.time()}
-            self._new_notes.append(json.dumps(times | note_fields(action)) + "\n")
+            self._notes.add(action, now_s)
             if action.kind is NoteKind.SITE_LOST:
                 self._lines.pop(action.site, None)
         elif isinstance(action, Fence):
@@ -301,7 +293,8 @@ class CoordinatorProcess:
         if hello.site != site:
             self._ignored["foreign hello"] += 1
             return
-        self._endpoint.connect(site_name(site), hello.address)
+        if not self._reach(site, hello.address):
+            return
         unlike = difference(self._facts, hello.setup)
         if unlike:
             self._endpoint.send(site_name(site), [Refused(unlike)])
@@ -315,6 +308,15 @@ class CoordinatorProcess:
             known = line is not None and isinstance(event, SiteJoined) and event.nonce == line.nonce
             if isinstance(event, SiteJoined) and event.site == site and not known:
                 self._handle(event)
+
+    def _reach(self, site: int, address: str) -> bool:
+        """Open the way to a site; False if the address that it gives is none."""
+        try:
+            self._endpoint.connect(site_name(site), address)
+        except InputError:
+            self._ignored["bad address"] += 1
+            return False
+        return True
 
     def _in_order(self, site: int, channel: Channel) -> bool:
         """Whether a packet is the next one of a living channel; else it is not looked into."""
@@ -372,11 +374,18 @@ class CoordinatorProcess:
                 for message in packet.messages:
                     if isinstance(message, Stopped):
                         waiting.discard(message.site)
+                    elif self._is_latecomer(packet.sender, message):
+                        waiting.add(message.site)
+
+    def _is_latecomer(self, sender: str, message: Any) -> bool:
+        """Whether a site that has started as the run came to its end can be told to stop."""
+        is_own = isinstance(message, Hello) and sender == site_name(message.site)
+        return is_own and self._reach(message.site, message.address)
 
 
-def run_coordinator(config: CoordinatorConfig) -> None:
-    """Coordinate a run to its end in this process."""
-    CoordinatorProcess(config).run()
+def run_coordinator(config: CoordinatorConfig, watch: Watch | None = None) -> None:
+    """Coordinate a run to its end in this process; ``watch`` takes the fields of every note."""
+    CoordinatorProcess(config, watch).run()
 
 
 def new_core(config: CoordinatorConfig) -> Coordinator:
@@ -422,16 +431,3 @@ def replay(
         for action in core.handle(event, now_s):
             if isinstance(action, Note):
                 yield now_s, action
-
-
-def note_fields(note: Note) -> dict[str, Any]:
-    """Fields of a note, ready for JSON."""
-    return {
-        "kind": note.kind.value,
-        "step": note.step,
-        "site": note.site,
-        "stage": note.stage,
-        "micro_batch": note.micro_batch,
-        "value": note.value,
-        "reason": note.reason,
-    }

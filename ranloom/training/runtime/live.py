@@ -257,7 +257,7 @@ class _Run:
         for site in range(len(self._config.budgets)):
             self._start(children, site_name(site))
         notes = self._config.folder / "notes.jsonl"
-        while children.alive(COORDINATOR) or self._returns:
+        while self._more_to_do(children):
             now_s = time.monotonic()
             if now_s > deadline_s:
                 raise LiveRunError(f"not finished after {self._config.deadline_s} s")
@@ -268,8 +268,12 @@ class _Run:
             time.sleep(0.01)
         if children.exit_code(COORDINATOR) != 0:
             raise LiveRunError(children.last_words(COORDINATOR))
+        for _, fault in self._returns:
+            if fault.signal is signal.SIGSTOP:
+                children.signal(fault.victim, signal.SIGCONT)
+        until_s = time.monotonic() + _STOP_PATIENCE_S
         for site in range(len(self._config.budgets)):
-            children.wait(site_name(site), _STOP_PATIENCE_S)
+            children.wait(site_name(site), max(0.0, until_s - time.monotonic()))
 
     def _start(self, children: Children, name: str) -> None:
         if name == COORDINATOR:

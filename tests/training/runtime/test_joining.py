@@ -26,7 +26,7 @@ from ranloom.training.runtime.coordinator_process import (
 )
 from ranloom.training.runtime.event_log import LogWriteError
 from ranloom.training.runtime.pacing import Budget, BudgetCut, PacedTask
-from ranloom.training.runtime.peer_messages import CODEC, COORDINATOR, Channel, Hello
+from ranloom.training.runtime.peer_messages import CODEC, COORDINATOR, Channel, Hello, Stop
 from ranloom.training.runtime.setup import difference
 from ranloom.training.runtime.site_process import RefusedError
 from ranloom.training.runtime.transport import Endpoint, Identity, KeyPair
@@ -39,10 +39,18 @@ def notes(config):
 
 
 def test_two_sites_train_to_the_end(run):
-    coordinator, site, config, *_ = run
+    coordinator, site, config, pairs, admitted = run
     turns(coordinator, site(0), site(1), count=400, until=lambda: coordinator.finished)
     assert coordinator.finished
     assert notes(config).count(NoteKind.COMMITTED) == 12
+    # A process that starts at this moment is told to stop, too.
+    late = Endpoint(Identity("site-1", pairs["site-1"], admitted), CODEC, "tcp://127.0.0.1:*")
+    late.connect(COORDINATOR, (config.folder / "coordinator.address").read_text())
+    late.send(COORDINATOR, [Hello(1, late.address, SETUP.facts(SETUP.corpus()))])
+    coordinator._config = replace(config, stop_patience_s=0.4)
+    coordinator._stop_sites()
+    assert Stop() in [m for packet in late.poll(1.0) for m in packet.messages]
+    late.close()
 
 
 @pytest.mark.parametrize(
@@ -88,11 +96,13 @@ def test_what_does_not_belong_to_a_channel_is_not_looked_into(run):
     facts = config.setup.facts(SETUP.corpus())
     joined = SiteJoined(1, 3, 1 << 30, 1.0)
     stranger.send(COORDINATOR, [Hello(0, stranger.address, facts), joined])
+    stranger.send(COORDINATOR, [Hello(1, "tcp:/nowhere", facts), joined])
     stranger.send(COORDINATOR, [joined])
     stranger.send(COORDINATOR, [Channel(1, 9, 5), joined])
     turns(coordinator, count=10)
     assert notes(config) == []
     assert coordinator.rejected["foreign hello"] == 1
+    assert coordinator.rejected["bad address"] == 1
     # Known by now, but not under that incarnation: it is told so.
     stranger.send(COORDINATOR, [Hello(1, stranger.address, facts)])
     stranger.send(COORDINATOR, [Channel(1, 9, 6), joined])
@@ -162,10 +172,12 @@ def test_with_a_full_log_nothing_is_sent_that_it_does_not_hold_and_a_restart_goe
     core = new_core(config)
     logged = [a for at_s, event in logged_events(config) for a in core.handle(event, at_s)]
     assert all(action in logged for action in sent)
-    again = CoordinatorProcess(config)
+    seen = []
+    again = CoordinatorProcess(config, seen.append)
     turns(again, first, second, count=600, until=lambda: again.finished)
     assert again.finished
     again.close()
+    assert seen[-1]["kind"] == NoteKind.FINISHED
 
 
 def test_setups_are_compared_fact_by_fact():
