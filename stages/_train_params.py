@@ -129,6 +129,8 @@ class DynamicParams(StageParams):
     drops: int = Field(ge=0, le=10_000, description="capacity drops over all sites")
     drop_left: tuple[float, float] = Field(description="least and largest share that is left")
     drop_length_s: tuple[int, int] = Field(description="shortest and longest drop, s")
+    failures: int = Field(ge=0, le=10_000, description="deaths of sites in a run of WEAVER more")
+    repair_s: tuple[float, float] = Field(description="shortest and longest time a site is dead, s")
     shift_threshold: float = Field(gt=0, description="relative change that counts as a shift")
     least_replicas: int = Field(ge=1, description="replicas: rerouting needs two")
     optimizer_on_host: bool = Field(description="optimizer state in host memory (App. E)")
