@@ -33,6 +33,7 @@ def suspects(
     """
     stages = len(tail_s)
     longest = np.max(step.work[:, 0] + step.work[:, 1])
+    moved = step.counts[0].moved > 0
     rate = np.zeros(stages)
     level_s = np.zeros(stages)
     for site in range(len(pace)):
@@ -44,7 +45,8 @@ def suspects(
         stage = step.sites[site].stage
         if stage >= 0:
             owned_s = step.sites[site].open_flop * pace[site]
-            if step.sites[site].open_flop > 1e-6 * longest:
+            busy = moved or step.sites[site].backlog > 0 or step.members[site].reports > 0
+            if busy and step.sites[site].open_flop > 1e-6 * longest:
                 since_s = max(step.members[site].heard_s, step.sites[site].fed_s)
                 owned_s += max(now_s - since_s - longest * pace[site], 0.0)
             slack_s = 1e-9 * owned_s  # sums by key and by task differ in their last digits

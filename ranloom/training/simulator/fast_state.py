@@ -36,7 +36,8 @@ SITE = np.dtype(
         ("readies", np.int32, (2,)),  # lengths of its heaps of runnable rows
         ("held", np.int32),  # unmerged gradients
         ("urgent", np.int32),  # arrivals that are acted on even by a busy site
-        ("pad", np.int32, (2,)),
+        ("backlog", np.int32),  # inputs made for it less tasks that it has ended
+        ("pad", np.int32),
     ]
 )
 

@@ -273,6 +273,7 @@ def _admit(
             first = keys[row, 0].owner
             there_s = now_s + sites[first].hub_s
             sites[first].fed_s = min(sites[first].fed_s, now_s)
+            sites[first].backlog += 1
             arrive(sites, clock, winner, arrivals, first, there_s, row, ACTIVATION)
             return
 
@@ -384,7 +385,7 @@ def hear_all(step: Step, until_s: float) -> None:
         )
 
 
-@njit(cache=True, error_model="numpy")
+@njit(cache=True, error_model="numpy", inline="always")
 def _take_in(
     keys: np.ndarray,
     rows: np.ndarray,
@@ -469,28 +470,32 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
     """
     keys, rows, sites, links = step.keys, step.rows, step.sites, step.links
     arrivals, ready, held = step.arrivals, step.ready, step.held
-    moved, left = step.moved, step.left
+    moved, left, parked, pools = step.moved, step.left, step.parked, step.pools
     clock, winner, complete = step.clock, step.winner, step.complete
     lane_rows, lane_next, lane_end = step.lane_rows, step.lane_next, step.lane_end
     work, tflops, members, reports = step.work, step.tflops, step.members, step.reports
     limit, forward_first, overhead_s = step.unmerged_limit, step.forward_first, step.overhead_s
-    boundary_gbit = step.boundary_gbit
+    boundary_gbit, error_weight = step.boundary_gbit, step.error_weight
+    budget_period_s = step.budget_period_s
     last = keys.shape[1] - 1
     counts = step.counts
     undecided = counts[0].undecided
     any_moved = counts[0].moved > 0
     tasks = transfers = 0
     last_s = counts[0].last_s
+    completes = counts[0].complete
+    complete_s = complete[0, 0].time_s if completes > 0 else np.inf
     while undecided > 0 or drain:
         site = winner[1]
         now_s = clock[site]
-        if counts[0].complete > 0 and complete[0, 0].time_s <= now_s:
-            now_s = complete[0, 0].time_s
+        if complete_s <= now_s and completes > 0:
+            now_s = complete_s
             if now_s >= until_s:
                 break
             row = complete[0, 0].row
-            counts[0].complete -= 1
-            _pop_arrival(complete, 0, counts[0].complete)
+            completes -= 1
+            _pop_arrival(complete, 0, completes)
+            complete_s = complete[0, 0].time_s if completes > 0 else np.inf
             if rows[row].fate == IN_WORK and rows[row].committed == last + 1:
                 rows[row].fate = COMPLETE
                 rows[row].done_s = now_s
@@ -520,6 +525,7 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
         if one.row >= 0 and one.end_s <= now_s:
             row, direction = one.row, one.direction
             one.row = -1
+            one.backlog -= 1
             tasks += 1
             took_s = now_s - one.begin_s
             one.busy_s += took_s
@@ -536,10 +542,19 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
                     work,
                     site,
                     known_s,
-                    step.budget_period_s,
-                    step.error_weight,
+                    budget_period_s,
+                    error_weight,
                 )
-            _report(member, reports, site, now_s + one.hub_s, took_s, row, direction)
+            seen_s = now_s + one.hub_s
+            if any_moved:  # sites may have been told to report again
+                _report(member, reports, site, seen_s, took_s, row, direction)
+            else:
+                report = reports[site, member.reports]
+                report.seen_s = seen_s
+                report.seconds = took_s
+                report.row = row
+                report.direction = direction
+                member.reports += 1
             key = keys[row, stage]
             mine = key.owner == site
             flags = key.flags if mine else moved[row, stage].flags
@@ -566,17 +581,18 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
                         for at in range(last + 1):
                             made = keys[row, at]
                             done_s = max(done_s, made.done_s[1] + sites[made.made_at[1]].hub_s)
-                        _push_arrival(complete, 0, counts[0].complete, done_s, row, 0)
-                        counts[0].complete += 1
+                        _push_arrival(complete, 0, completes, done_s, row, 0)
+                        completes += 1
+                        complete_s = complete[0, 0].time_s
             else:
                 moved[row, stage].flags = flags
                 left[row, site] |= flags & FORWARD_DONE
             if to >= 0 and not (direction == 1 and keys[row, to].flags & BACKWARD_DONE):
                 if any_moved and moved[row, to].site >= 0:
-                    for place in range(step.pools.shape[1]):
-                        target = step.pools[to, place]
-                        if target >= 0 and step.parked[direction, row, target] < np.inf:
-                            asked_s = max(now_s, step.parked[direction, row, target])
+                    for place in range(pools.shape[1]):
+                        target = pools[to, place]
+                        if target >= 0 and parked[direction, row, target] < np.inf:
+                            asked_s = max(now_s, parked[direction, row, target])
                             kind = (target << KIND_BITS) + ASK_ACTIVATION + direction
                             arrive(sites, clock, winner, arrivals, site, asked_s, row, kind)
                 peer = keys[row, to]
@@ -600,7 +616,10 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
                     arrive(sites, clock, winner, arrivals, target, there_s, row, direction)
                     transfers += 1
                 if mine:
-                    sites[target].fed_s = min(sites[target].fed_s, now_s + one.hub_s)
+                    fed = sites[target]
+                    fed.backlog += 1
+                    if fed.fed_s == np.inf:
+                        fed.fed_s = now_s
         while one.arrivals > 0 and arrivals[0, site].time_s <= now_s:
             at_s = arrivals[0, site].time_s
             row, kind = arrivals[0, site].row, arrivals[0, site].kind
@@ -663,6 +682,7 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
             wake_s = min(wake_s, arrivals[0, site].time_s)
         _set_next(clock, winner, site, wake_s)
     counts[0].undecided = undecided
+    counts[0].complete = completes
     counts[0].tasks += tasks
     counts[0].transfers += transfers
     counts[0].last_s = last_s
