@@ -25,6 +25,11 @@ READY: dict[str, dict[str, list[Any]]] = {
     "sites": {"train_sites.scaling.sites": [[8], [32], [128], [512], [2048]]},
     "scheduler": {"train_sites.sim.weaver.controller": ["weaver", "noctrl"]},
     "micro_batch": {"train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]]},
+    "failures": {"train_sites.dynamic.failures": [0, 2, 8, 32]},
+    "window": {
+        "train_sites.sim.unmerged_limits": [[1], [2], [4]],
+        "train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]],
+    },
     "thresholds": {
         "train_sites.control.slack_fraction": [0.05, 0.1, 0.2],
         "train_sites.control.mlr_threshold": [0.3, 0.4, 0.5],

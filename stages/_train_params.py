@@ -135,6 +135,10 @@ class DynamicParams(StageParams):
     drop_length_s: tuple[PositiveInt, PositiveInt] = Field(
         description="shortest and longest drop, s"
     )
+    failures: int = Field(ge=0, le=10_000, description="deaths of sites in a run of WEAVER more")
+    repair_s: tuple[PositiveFloat, PositiveFloat] = Field(
+        description="shortest and longest time a site is dead, s"
+    )
     shift_threshold: float = Field(gt=0, description="relative change that counts as a shift")
     least_replicas: int = Field(ge=1, description="replicas: rerouting needs two")
     optimizer_on_host: bool = Field(description="optimizer state in host memory (App. E)")

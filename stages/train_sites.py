@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.io import Inputs, Outputs
-from pipeline.stage import Fault, File, FromParam, FromStage, Plot, Result, Stage
+from pipeline.stage import Fault, File, FromParam, FromRepo, FromStage, Plot, Result, Stage
 from ranloom.errors import InputError
 from ranloom.gpu.card import load_card
 from ranloom.training.links import read_links
@@ -69,7 +69,7 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
     if not any(params.sim.step_samples % m == 0 for m in params.sim.micro_batch_samples):
         sizes = params.sim.micro_batch_samples
         yield Fault(f"{block}.sim.micro_batch_samples", sizes, "allowed: a divisor of step_samples")
-    for name in ("drop_left", "drop_length_s"):
+    for name in ("drop_left", "drop_length_s", "repair_s"):
         low, high = getattr(params.dynamic, name)
         if not 0 <= low <= high:
             yield Fault(f"{block}.dynamic.{name}", [low, high], "allowed: least, then largest")
@@ -119,6 +119,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     metrics["agreement"] = agree(params, sites)
     steps.extend(("dynamic", done) for done in runs)
     steps.extend((f"dynamic_{RECONCILED}", done) for done in more)
+    _held_out(metrics, inputs.path("published"))
     outputs.table("throughput", columns(THROUGHPUT, throughput))
     outputs.table("steps", columns(STEPS, step_rows(params, steps)))
     outputs.table("timeline", columns(TIMELINE, timeline_rows(params, runs)))
@@ -138,6 +139,17 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
 
     measured = {"real": measure_live(params, sites.spare, outputs)}
     return Result(metrics, measured)
+
+
+def _held_out(metrics: dict[str, Any], published: Path) -> None:
+    """Share of the published figures within 20 %, of those that nothing was fitted to."""
+    from ranloom.report.data import ReportData, load_published
+    from ranloom.report.prediction import near_share, predictions
+
+    found = predictions(ReportData({"train_sites": metrics}, {}, {}, load_published(published)))
+    name = "heldout_within_20pct_share"
+    metrics[name] = near_share(found, reconciled=False)[0]
+    metrics[RECONCILED][name] = near_share(found, reconciled=True)[0]
 
 
 def _reference(params: Params, outputs: Outputs) -> dict[str, Any]:
@@ -164,6 +176,7 @@ STAGE = Stage(
     inputs={
         "spare": FromStage("replay_spare", "spare"),
         "windows": FromStage("plan_windows", "windows"),
+        "published": FromRepo("data/published/weaver.yaml"),
         "card": FromParam("train_sites.card"),
         "links": FromParam("train_sites.links"),
         "text": FromParam("train_sites.live.text_path"),

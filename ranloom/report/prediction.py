@@ -71,14 +71,14 @@ def _names() -> Iterator[tuple[str, str, str, str, float]]:
         yield "Section 7.2.2", words, f"dynamic_capacity.{name}", f"dynamic.{name}", 1.0
     stall = "dynamic_capacity.air_stall_ms.median"
     yield "Section 7.2.2", "median stall by AIR, ms", stall, "dynamic.air_stall_ms_median", 1.0
-    for knob, ours, values in (
-        ("air_slack", "by_slack_fraction", ("0.05", "0.1", "0.2")),
-        ("mlr_trigger", "by_mlr_threshold", ("0.3", "0.4", "0.5")),
+    for knob, ours, words, values in (
+        ("air_slack", "by_slack_fraction", "AIR slack", ("0.05", "0.1", "0.2")),
+        ("mlr_trigger", "by_mlr_threshold", "MLR threshold", ("0.3", "0.4", "0.5")),
     ):
         for value in values:
             theirs = f"threshold_sensitivity.{knob}.{value}.tokens_per_s"
             key = f"dynamic.{ours}.{100 * float(value):.0f}_pct.tokens_per_s"
-            yield "Table 14", f"{knob} {value}: token/s", theirs, key, 1.0
+            yield "Table 14", f"{words} {value}: token/s", theirs, key, 1.0
 
 
 def predictions(data: ReportData) -> list[Prediction]:

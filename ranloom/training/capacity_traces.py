@@ -94,3 +94,22 @@ def with_drops(
         end = start + int(rng.integers(length_s[0], length_s[1] + 1))
         dropped[site, start:end] *= rng.uniform(*depth)
     return dropped
+
+
+def draw_failures(
+    sites: int, seconds: float, count: int, repair_s: tuple[float, float], seed: int
+) -> tuple[tuple[float, int, float], ...]:
+    """Failures of sites at independent, even times: (time, site, when it is back), ascending.
+
+    Args:
+        sites: sites N.
+        seconds: length of the run.
+        count: failures over all sites.
+        repair_s: shortest and longest time until a site is back.
+        seed: of the draws.
+    """
+    rng = np.random.default_rng(np.random.SeedSequence([seed, 62]))
+    at_s = np.sort(rng.uniform(0.0, seconds, count))
+    back_s = at_s + rng.uniform(*repair_s, count)
+    victims = rng.integers(0, sites, count)
+    return tuple(zip(at_s.tolist(), victims.tolist(), back_s.tolist(), strict=True))

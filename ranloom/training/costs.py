@@ -87,5 +87,10 @@ class LayerCosts:
         return fits
 
 
+def layer_sum(values: np.ndarray, layers: range) -> float:
+    """Sum over a stage's layers; to the last digit that of all stages at once."""
+    return float(np.add.reduceat(values[layers.start : layers.stop].astype(np.float64), [0])[0])
+
+
 def _stage_sums(values: np.ndarray, layout: Layout) -> np.ndarray:
     return np.add.reduceat(values.astype(np.float64), np.asarray(layout.boundaries[:-1]))

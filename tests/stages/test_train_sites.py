@@ -43,6 +43,8 @@ TINY: dict[str, Any] = {
         "systems": ["static"],
         "duration_s": 20,
         "drops": 12,
+        "failures": 3,
+        "repair_s": [1, 4],
         "air_slacks": [],
         "mlr_thresholds": [0.3, 0.9],
         "halves": [{"controller": "weaver", "mechanism": "green_context"}],
@@ -105,6 +107,7 @@ def paths(root: Path, tmp_path: Path) -> dict[str, Path]:
         "windows": tmp_path / "windows.parquet",
         "card": root / "data/cards/l40s.yaml",
         "links": root / "data/links/testbed.yaml",
+        "published": root / "data/published/weaver.yaml",
         "text": root / "data/text/example.txt",
     }
 
@@ -146,6 +149,10 @@ def test_tables_metrics_and_determinism(block, paths, tmp_path, monkeypatch):
     assert set(second["sim"]["opt-125m"]) == set(TINY["sim"]["systems"])
     for name in ("scale", "dynamic", "fitted_constants"):
         assert name in second
+    assert 0.0 <= first.metrics["heldout_within_20pct_share"] <= 1.0
+    with_failures = second["dynamic"]["weaver_failures"]["tokens_per_s"]
+    assert 0.0 < with_failures < second["dynamic"]["weaver"]["tokens_per_s"]
+    assert 0.0 <= second["heldout_within_20pct_share"] <= 1.0
     assert first.metrics["fitted_constants"] == 0
     assert first.metrics["agreement"]["event_vs_closed_max_pct"] < 3.0
     assert set(second["dynamic"]["halves"]) == {"elastic", "static"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from matplotlib.figure import Figure
 
@@ -40,7 +42,9 @@ def section(data: ReportData) -> Section:
             Picture(
                 "steps",
                 _steps(data),
-                "Step throughput over simulated time, relative to each system's mean (Fig. 14).",
+                "Throughput of each closed step over simulated time, relative to the system's mean "
+                "(Fig. 14), published inputs. Systems that close fewer than three steps in the run "
+                "are left out: there is no spread to see.",
             ),
             Picture(
                 "scaling",
@@ -50,12 +54,23 @@ def section(data: ReportData) -> Section:
             ),
             *training_live.pictures(data),
         ),
-        (_table(data), _prediction_grid(data), _memory_grid(data), _halves_grid(data)),
+        tuple(
+            grid
+            for grid in (
+                _table(data),
+                _prediction_grid(data),
+                _memory_grid(data),
+                _halves_grid(data),
+            )
+            if grid.rows
+        ),
         notes=(*_orderings(data), *contradictions(data)),
     )
 
 
 _SETS = (("", "published inputs"), ("reconciled.", "reconciled"))
+_ASSUMPTIONS = {"published": "published inputs", "reconciled": "reconciled"}
+_SETTINGS = {"rescaled": "testbed rescaled", "typical": "typical star"}
 
 
 def _prediction_text(data: ReportData) -> str:
@@ -81,7 +96,11 @@ def _prediction_text(data: ReportData) -> str:
 
 def _prediction_grid(data: ReportData) -> Grid:
     def ratio(value: float | None, published: float) -> str | None:
-        return None if value is None or not published else f"{value / published:.2f}"
+        return None if not value or not published else f"{value / published:.2f}"
+
+    def rate(what: str, value: float | None) -> float | str | None:
+        """A placement that does not fit trains nothing: said, not shown as a rate of 0."""
+        return "does not fit" if value == 0.0 and "sites" in what else value
 
     return Grid(
         "Published training figures against predictions; * marks what the constant was fitted to.",
@@ -91,9 +110,9 @@ def _prediction_grid(data: ReportData) -> Grid:
                 one.source,
                 one.what + (" *" if one.fitted else ""),
                 one.published,
-                one.predicted,
+                rate(one.what, one.predicted),
                 ratio(one.predicted, one.published),
-                one.reconciled,
+                rate(one.what, one.reconciled),
                 ratio(one.reconciled, one.published),
             ]
             for one in predictions(data)
@@ -198,8 +217,8 @@ def _timeline(data: ReportData) -> Figure:
         rows = np.searchsorted(sites, columns["site"][keep])
         start_s, end_s = columns["start_s"][keep], columns["end_s"][keep]
         moved = columns["rerouted"][keep].astype(bool)
-        edges = [style.RED if m else "white" for m in moved]
-        widths = [1.2 if m else 0.3 for m in moved]
+        edges = [style.RED if m else shade for m in moved]
+        widths = [0.8 if m else 0.0 for m in moved]  # a rim would hide short tasks
         axes.barh(
             rows,
             end_s - start_s,
@@ -254,20 +273,27 @@ def _steps(data: ReportData) -> Figure:
     model = columns["model"][0]
     figure = Figure(figsize=(9, 2.8))
     axes = figure.add_subplot()
+    highest = 1.0
     for system in dict.fromkeys(columns["system"]):
         keep = (columns["system"] == system) & (columns["model"] == model)
         seconds = columns["end_s"][keep] - columns["start_s"][keep]
+        if seconds.size < 3:
+            continue
         rate = columns["tokens"][keep] / seconds
+        highest = max(highest, float((rate / rate.mean()).max()))
         axes.plot(
             columns["end_s"][keep],
             rate / rate.mean(),
             color=style.colour(system),
             lw=0.9,
-            label=style.title(system),
+            marker="o" if seconds.size < 60 else None,
+            ms=3,
+            label=f"{style.title(system)}, {seconds.size} steps",
         )
-    axes.set(xlabel="simulated time (s)", ylabel="throughput / mean", ylim=(0, None))
+    axes.set(xlabel="simulated time (s)", ylabel="throughput / mean", ylim=(0, 1.1 * highest))
     axes.set_title(str(model).upper())
-    figure.legend(loc="outside lower center", ncols=6)
+    if axes.lines:
+        figure.legend(loc="outside lower center", ncols=4)
     return figure
 
 
@@ -295,10 +321,27 @@ def _scaling(data: ReportData) -> Figure:
                 theirs = lookup(published, f"{setting}.{system}")
                 if theirs is not None:
                     axes.plot(published["sites"], theirs, "x", ms=6, color=style.colour(system))
-            axes.set(title=f"{setting}, {assumptions}", ylabel="K token/s", ylim=(0, None))
+            axes.set(
+                title=f"{_SETTINGS[setting]}, {_ASSUMPTIONS[assumptions]}",
+                ylabel="thousand token/s",
+                ylim=(0, None),
+                xscale="log",
+            )
+            axes.set_xticks(published["sites"], [str(count) for count in published["sites"]])
+            axes.minorticks_off()
     for axes in grid[1]:
         axes.set(xlabel="sites")
-    grid[0][0].legend()
+    drawn: dict[str, Any] = {}
+    for axes in grid.ravel():
+        handles, labels = axes.get_legend_handles_labels()
+        drawn.update(zip(labels, handles, strict=True))
+    (cross,) = grid[0][0].plot([], [], "x", ms=6, color=style.INK)
+    figure.legend(
+        [*drawn.values(), cross],
+        [*drawn, "published, in the system's colour"],
+        loc="outside lower center",
+        ncols=4,
+    )
     return figure
 
 
@@ -320,9 +363,9 @@ def _table(data: ReportData) -> Grid:
         "model",
         "system",
         "token/s",
-        "share of peak %",
-        "step CoV %",
-        "steps below 80 % in %",
+        "share of peak, %",
+        "CoV of step rates, %",
+        "slow steps, %",
     ]
     return Grid(
         "Simulated systems on the eight-site testbed; a slow step is below 80 % of the mean.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -128,15 +129,18 @@ def run_weaver(
     name: str = WEAVER,
     record_tasks: bool = False,
     compiled: bool = False,
+    failures: Sequence[tuple[float, int, float]] = (),
 ) -> SystemRun:
-    """WEAVER with its own placement, on the event path or compiled."""
+    """WEAVER with its own placement, on the event path (where sites can fail) or compiled."""
     fanout = compared.settings.reduce_fanout
     least = (compared.least_replicas, compared.least_sites)
     plan = weaver_plan(experiment, compared, experiment.problem(tflops, fanout, *least))
     settings = with_hop(compared.settings, experiment, plan)
     if compiled:
         return run_compiled(experiment, name, plan, settings, tflops)
-    return run_system(experiment, name, plan, settings, tflops, record_tasks=record_tasks)
+    return run_system(
+        experiment, name, plan, settings, tflops, record_tasks=record_tasks, failures=failures
+    )
 
 
 def run_baseline(

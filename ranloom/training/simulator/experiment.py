@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -161,6 +162,12 @@ class SystemRun:
         done = int(np.count_nonzero(self.completions_s <= duration_s))
         return done * self.plan.micro_batch_samples * sequence / duration_s
 
+    def applied_tokens_per_s(self, sequence: int, duration_s: float) -> float:
+        """Tokens of closed steps over the whole duration, less what went back to a checkpoint."""
+        lost = sum(note.value for _, note in self.notes if note.kind is NoteKind.ROLLED_BACK)
+        samples = sum(row.samples for row in self.steps) - lost * self.plan.micro_batch_samples
+        return samples * sequence / duration_s
+
     def step_rates(self, step_samples: int) -> np.ndarray:
         """Samples a second of consecutive portions of B* samples."""
         portion = max(step_samples // self.plan.micro_batch_samples, 1)
@@ -178,6 +185,7 @@ def run_system(
     baseline: Baseline | None = None,
     reaction: Reaction | None = None,
     record_tasks: bool = False,
+    failures: Sequence[tuple[float, int, float]] = (),
 ) -> SystemRun:
     """Train on virtual time.
 
@@ -190,6 +198,7 @@ def run_system(
         baseline: policy that adapts the plan, None where the core does.
         reaction: when the policy is asked.
         record_tasks: whether to keep the executed tasks.
+        failures: time of the death of a site, the site, and when it is back.
     """
     costs = experiment.costs(plan.micro_batch_samples, plan.unmerged_limit)
     settings = _sized(experiment, plan, settings)
@@ -214,6 +223,9 @@ def run_system(
         watch = Watch(baseline, reaction, plan, problem, costs, tflops, settings.hop_s)
         _Watched(world, watch).start()
     world.start()
+    for at_s, site, back_s in failures:
+        world.engine.at(at_s, world.kill, site)
+        world.engine.at(back_s, world.boot, site)
     world.run_until(experiment.duration_s)
     notes = tuple(world.record.notes)
     return SystemRun(

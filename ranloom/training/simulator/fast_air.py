@@ -8,12 +8,18 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from ranloom.training.simulator.fast_state import Step
+from ranloom.training.air_kernels import is_runnable
+from ranloom.training.simulator.fast_state import COMPLETE, IN_WORK, WAITING, Step
 
 
 @njit(cache=True)
 def suspects(
-    step: Step, pace: np.ndarray, tail_s: np.ndarray, left_s: float, steal_s: float
+    step: Step,
+    pace: np.ndarray,
+    tail_s: np.ndarray,
+    now_s: float,
+    left_s: float,
+    steal_s: float,
 ) -> bool:
     """Whether ``air_kernels.survey`` could flag a site: a look at sums instead of at every key.
 
@@ -21,10 +27,13 @@ def suspects(
         step: open work of the sites.
         pace: predicted seconds per operation by site [S].
         tail_s: from a stage's last task until its micro-batch is complete [P].
+        now_s: present time.
         left_s: time left until the admission deadline.
         steal_s: lag behind the common finish of a pool from which work should move.
     """
     stages = len(tail_s)
+    longest = np.max(step.work[:, 0] + step.work[:, 1])
+    moved = step.counts[0].moved > 0
     rate = np.zeros(stages)
     level_s = np.zeros(stages)
     for site in range(len(pace)):
@@ -36,31 +45,97 @@ def suspects(
         stage = step.sites[site].stage
         if stage >= 0:
             owned_s = step.sites[site].open_flop * pace[site]
-            if owned_s > left_s - tail_s[stage] or owned_s > level_s[stage] / rate[stage] + steal_s:
+            busy = moved or step.sites[site].backlog > 0 or step.members[site].reports > 0
+            if busy and step.sites[site].open_flop > 1e-6 * longest:
+                since_s = max(step.members[site].heard_s, step.sites[site].fed_s)
+                owned_s += max(now_s - since_s - longest * pace[site], 0.0)
+            slack_s = 1e-9 * owned_s  # sums by key and by task differ in their last digits
+            if owned_s > left_s - tail_s[stage] - slack_s:
+                return True
+            if owned_s > level_s[stage] / rate[stage] + steal_s - slack_s:
                 return True
     return False
 
 
 @njit(cache=True)
-def reported(step: Step, records: np.ndarray, busy_since_s: np.ndarray, now_s: float) -> None:
-    """Bring the ledger's records [M, P] to what the coordinator knows at a time."""
+def reported(
+    step: Step,
+    records: np.ndarray,
+    busy_since_s: np.ndarray,
+    surveyed_s: float,
+    now_s: float,
+    tick_s: float,
+) -> None:
+    """Bring the ledger's records [M, P] to what the coordinator knows at a time.
+
+    Args:
+        step: what happens.
+        records: what is known; changed.
+        busy_since_s: as at the last survey [S]; brought to what a survey in every control interval
+            since would have left.
+        surveyed_s: time of the last survey in this step.
+        now_s: present time.
+        tick_s: control interval.
+    """
     rows, stages = step.keys.shape
     for row in range(rows):
-        complete = step.rows[row].done_s <= now_s
+        complete = step.rows[row].fate == COMPLETE
+        admitted = step.rows[row].fate != WAITING
         for stage in range(stages):
             key = step.keys[row, stage]
             record = records[row, stage]
             record["owner"] = key.owner
-            record["attempt"] = 0 if step.rows[row].admitted_s <= now_s else -1
+            record["attempt"] = 0 if admitted else -1
             for direction in range(2):
-                maker = key.made_at[direction]
-                done = False
-                if maker >= 0:
-                    seen_s = key.done_s[direction] + step.sites[maker].hub_s
-                    if seen_s <= now_s:
-                        done = True
-                        if not busy_since_s[maker] > seen_s:
-                            busy_since_s[maker] = seen_s
-                record["output"][direction] = maker if done and not complete else -1
+                done = _seen_s(step, row, stage, direction) <= now_s
+                made = key.made_at[direction]
+                record["output"][direction] = made if done and not complete else -1
                 if direction == 1:
                     record["committed"] = done
+    runs_s = np.full(len(busy_since_s), np.inf)
+    for row in range(rows):
+        if step.rows[row].fate == IN_WORK:
+            for stage in range(stages):
+                if is_runnable(records, row, stage):
+                    owner = step.keys[row, stage].owner
+                    runs_s[owner] = min(runs_s[owner], _runs_s(step, row, stage))
+    for site in range(len(busy_since_s)):
+        heard_s = step.members[site].heard_s
+        found_s = _next_tick_s(runs_s[site], now_s, tick_s)
+        if heard_s > surveyed_s:
+            told_s = _next_tick_s(heard_s, now_s, tick_s)
+            busy_since_s[site] = heard_s if found_s <= told_s else found_s
+        elif np.isnan(busy_since_s[site]):
+            busy_since_s[site] = found_s
+        if runs_s[site] == np.inf:
+            busy_since_s[site] = np.nan
+
+
+@njit(cache=True)
+def _next_tick_s(after_s: float, now_s: float, tick_s: float) -> float:
+    """First control interval after a time; the last one is now."""
+    since = np.ceil((now_s - after_s) / tick_s - 1e-9) - 1.0
+    return float(now_s - max(since, 0.0) * tick_s)
+
+
+@njit(cache=True)
+def _seen_s(step: Step, row: int, stage: int, direction: int) -> float:
+    """When the coordinator knows of a task, infinite if it is not done."""
+    key = step.keys[row, stage]
+    maker = key.made_at[direction]
+    return float(key.done_s[direction] + step.sites[maker].hub_s) if maker >= 0 else np.inf
+
+
+@njit(cache=True)
+def _runs_s(step: Step, row: int, stage: int) -> float:
+    """Since when the coordinator has known all inputs of a key's next task."""
+    last = step.keys.shape[1] - 1
+    since_s = step.rows[row].admitted_s
+    before = step.moved[row, stage]
+    if before.site >= 0:
+        since_s = max(since_s, before.gone_s - step.sites[before.site].hub_s)
+    if stage < last and step.keys[row, stage].made_at[0] >= 0:
+        made_s = _seen_s(step, row, stage, 0)
+        if made_s < np.inf:
+            return float(max(since_s, made_s, _seen_s(step, row, stage + 1, 1)))
+    return float(max(since_s, _seen_s(step, row, stage - 1, 0)) if stage > 0 else since_s)

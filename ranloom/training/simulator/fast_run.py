@@ -14,7 +14,7 @@ import numpy as np
 
 from ranloom.errors import InputError
 from ranloom.training.air import AirInputs, plan_interval
-from ranloom.training.costs import LayerCosts
+from ranloom.training.costs import LayerCosts, layer_sum
 from ranloom.training.layout import Layout
 from ranloom.training.layout_keeper import LayoutKeeper
 from ranloom.training.ledger import Fate, StepLedger
@@ -112,13 +112,10 @@ class FastRecord:
 class _Observed(StepLedger):
     """The coordinator's view of a step at a control interval."""
 
-    def look(self, step: fast_state.Step, now_s: float) -> None:
+    def look(self, step: fast_state.Step) -> None:
         """Bring the fates to what is known now."""
-        fate = np.where(step.rows["admitted_s"] <= now_s, Fate.IN_WORK, Fate.WAITING)
-        fate[step.rows["done_s"] <= now_s] = Fate.COMPLETE
-        fate[step.rows["fate"] == Fate.DEFERRED] = Fate.DEFERRED
-        self.fate[:] = fate
-        self._waiting = int(np.count_nonzero(fate == Fate.WAITING))
+        self.fate[:] = step.rows["fate"]
+        self._waiting = int(np.count_nonzero(self.fate == Fate.WAITING))
 
 
 class FastRun:
@@ -168,11 +165,14 @@ class FastRun:
         self._nominal = NominalStep(0.0, settings.error_weight)
         self._quotas = DebtQuotas(np.ones(1), settings.debt_gain, settings.max_debt_samples)
         self._tflops = np.ascontiguousarray(tflops)
-        self._learned = np.zeros((3, sites))
+        self._known = np.zeros(sites, dtype=fast_state.MEMBER)
+        self._known["tflops"] = self._members.tflops[:sites]
+        self._known["next_report_s"] = world.budget_period_s
+        self._reports = np.zeros((sites, fast_state.REPORTS), dtype=fast_state.REPORT)
         self._links = np.zeros((sites, sites), dtype=fast_state.LINK)
         self._links["gbps"] = world.activation.bandwidth_gbps[:sites, :sites]
         self._links["latency_s"] = world.activation.latency_s[:sites, :sites]
-        self._room = _Room(sites, 0, world.unmerged_limit)
+        self._room = _Room(sites, 0, layout.stages, world.unmerged_limit)
         windows = [(w.source, w.destination, w.start_s, w.end_s, w.gbps) for w in world.windows]
         self._sync = fast_reduce.SyncPlane(
             np.ascontiguousarray(world.sync.bandwidth_gbps[:sites, :sites]),
@@ -186,7 +186,6 @@ class FastRun:
         self._moved = False
         self._skips = 0
         self._step = 0
-        self._next_report_s = world.budget_period_s
         self._next_tick_s = settings.control_interval_s
         self.every_s = np.inf
         self.look: Callable[[], None] = lambda: None
@@ -226,12 +225,13 @@ class FastRun:
             return False
         layout = self.keeper.layout
         self.opened_s = self.now_s
-        self._report_budgets(self.now_s)
-        timing = self._timing()
+        step = self._now = self._deal(len(drawn), layout)
+        self._hear(self.now_s)
+        timing = self.keeper.timing()
         predicted_s = timing.step_s
         deadline_s = self.now_s + self._allowance_s()
-        step = self._now = self._deal(len(drawn), layout)
         self._view = None
+        self._surveyed_s = -np.inf
         self._busy_since_s = np.full(len(self._hub_s), np.nan)
         fast_step.load(step)
         reroutes = 0
@@ -241,7 +241,7 @@ class FastRun:
         while True:
             tick_s = self._next_tick_s if settings.rerouting else np.inf
             until_s = min(tick_s, self._next_look_s, stop_s)
-            fast_step.advance(step, until_s)
+            fast_step.advance(step, until_s, False)
             if step.counts[0]["undecided"] <= 0:
                 break
             if until_s >= stop_s:
@@ -255,9 +255,8 @@ class FastRun:
                 self.look()
             if until_s == self._next_tick_s:
                 self._next_tick_s += settings.control_interval_s
-                self._report_budgets(until_s)
-                timing = self._timing()
-                reroutes += self._control(step, drawn, timing, deadline_s)
+                self._hear(until_s)
+                reroutes += self._control(step, drawn, self.keeper.timing(), deadline_s)
                 if until_s > deadline_s:
                     for row in np.flatnonzero(step.rows["fate"] < Fate.COMPLETE):
                         fast_step.defer(step, int(row), until_s)
@@ -291,9 +290,12 @@ class FastRun:
             self._queue.put_back([drawn[row] for row in complete])
             end_s = sealed_s
             self._skips += 1
+        if deferred or reroutes:
+            fast_step.advance(step, end_s, True)
+        self._hear(end_s)
+        self._known["reports"] = 0
         if enough and not ((deferred or reroutes) and self._nominal.known):
-            last_s = float(step.rows["commit_s"].max())
-            self._nominal.observe(last_s - self.opened_s, predicted_s)
+            self._nominal.observe(sealed_s - self.opened_s, predicted_s)
         if len(drawn) == settings.step_micro_batches:
             lanes = [[site for site in lane if site >= 0] for lane in keeper.layout.lanes]
             done = np.array([gradients[lane].sum() for lane in lanes])
@@ -338,13 +340,13 @@ class FastRun:
         self._nominal.replan(self.keeper.timing().step_s)
         self._trigger.reset()
 
-    def _timing(self) -> StageTiming:
-        """Predicted times after what the sites have reported and shown."""
+    def _hear(self, now_s: float) -> None:
+        """Completions and budgets that have reached the coordinator."""
+        fast_step.hear_all(self._now, now_s)
         sites = len(self._hub_s)
-        self._members.error[:sites] = self._learned[0]
-        self._members.spread[:sites] = self._learned[1]
+        for name in ("error", "spread", "tflops"):
+            getattr(self._members, name)[:sites] = self._known[name]
         self._members.report_budget(0, float(self._members.tflops[0]))  # predictions have changed
-        return self.keeper.timing()
 
     def _allowance_s(self) -> float:
         settings = self.settings
@@ -352,18 +354,6 @@ class FastRun:
             return np.inf
         nominal_s = self._nominal.step_s * 2.0**self._skips
         return nominal_s * (1.0 + settings.slack_fraction) + settings.control_interval_s
-
-    def _report_budgets(self, now_s: float) -> None:
-        """Reports that have reached the coordinator since the last look."""
-        newest_s = -np.inf
-        while self._next_report_s <= now_s:
-            newest_s = self._next_report_s
-            self._next_report_s += self._world.budget_period_s
-        if newest_s >= 0.0:
-            column = self._tflops[:, int(newest_s) % self._tflops.shape[1]]
-            for site, value in enumerate(column.tolist()):
-                self._members.report_budget(site, value)
-        self._learned[2] = self._members.tflops[: len(self._hub_s)]
 
     def _control(
         self,
@@ -380,14 +370,16 @@ class FastRun:
         left_s = deadline_s - now_s if settings.rerouting else np.inf
         steal_s = steal_s if settings.rerouting else np.inf
         quiet = timing.path_s <= left_s and not bool((step.keys["owner"] < 0).any())
-        if quiet and not fast_air.suspects(step, pace, timing.tail_s, left_s, steal_s):
+        if quiet and not fast_air.suspects(step, pace, timing.tail_s, now_s, left_s, steal_s):
             return 0
         if self._view is None:
             layout = self.keeper.layout
             self._view = _Observed(self._step, 0, layout.epoch, layout.stages, drawn)
         ledger = self._view
-        fast_air.reported(step, ledger.records, self._busy_since_s, now_s)
-        ledger.look(step, now_s)
+        ticks = (self._surveyed_s, now_s, settings.control_interval_s)
+        fast_air.reported(step, ledger.records, self._busy_since_s, *ticks)
+        self._surveyed_s = now_s
+        ledger.look(step)
         inputs = AirInputs(
             np.ascontiguousarray(step.sites["stage"]),
             np.ascontiguousarray(step.work[:, 0]),
@@ -404,13 +396,12 @@ class FastRun:
         )
         found = plan_interval(ledger, inputs)
         for row in found.deferred_rows:
-            if step.rows[row]["fate"] < Fate.COMPLETE:
-                fast_step.defer(step, row, now_s)
-        moved = 0
+            fast_step.defer(step, row, now_s)
+        if found.moves:
+            fast_step.look_around(step, now_s)
         for one in found.moves:
-            done = fast_step.move(step, one.row, one.stage, one.target, now_s)
-            moved += done and one.source >= 0
-        return moved
+            fast_step.move(step, one.row, one.stage, one.target, now_s)
+        return sum(one.source >= 0 for one in found.moves)
 
     # --- layout ----------------------------------------------------------------------------------
 
@@ -443,8 +434,8 @@ class FastRun:
         done: dict[int, float] = {}
         for transfer in change.transfers if change is not None else ():
             target, source = transfer.target, transfer.source
-            layers = slice(transfer.first_layer, transfer.end_layer)
-            gbit = float(self._costs.weight_bytes[layers].sum()) * 8e-9
+            layers = range(transfer.first_layer, transfer.end_layer)
+            gbit = layer_sum(self._costs.weight_bytes, layers) * 8e-9
             asked_s = self.now_s + float(
                 self._hub_s[target] + self._world.activation.latency_s[target, source]
             )
@@ -467,8 +458,10 @@ class FastRun:
         rows = np.zeros(count, dtype=fast_state.ROW)
         rows["replica"] = replica
         rows["admitted_s"] = rows["done_s"] = np.inf
+        self._known["heard_s"] = -np.inf
         if count > self._room.rows:
-            self._room = _Room(len(self._hub_s), count, self._world.unmerged_limit)
+            stages = layout.stages
+            self._room = _Room(len(self._hub_s), count, stages, self._world.unmerged_limit)
         room = self._room
         room.clear(layout, self._hub_s)
         counted = np.zeros(1, dtype=fast_state.COUNTS)
@@ -483,6 +476,11 @@ class FastRun:
             lane_end=ends,
             sites=room.sites,
             links=self._links,
+            moved=room.moved[:count],
+            left=room.left,
+            parked=room.parked,
+            pools=np.ascontiguousarray(np.asarray(layout.lanes).T),
+            complete=room.complete,
             arrivals=room.arrivals,
             ready=room.ready,
             held=room.held,
@@ -490,7 +488,8 @@ class FastRun:
             winner=room.winner,
             tflops=self._tflops,
             work=np.ascontiguousarray(np.stack(self.keeper.stage_flop(), axis=1)),
-            learned=self._learned,
+            members=self._known,
+            reports=self._reports,
             counts=counted,
             window=self.settings.window,
             unmerged_limit=limit if limit < _UNLIMITED else 0,
@@ -498,6 +497,7 @@ class FastRun:
             boundary_gbit=self._costs.boundary_bytes * 8e-9,
             overhead_s=self._world.task_overhead_s,
             error_weight=self.settings.error_weight,
+            budget_period_s=self._world.budget_period_s,
         )
 
 
@@ -507,11 +507,16 @@ class _Room:
     Args:
         sites: sites S.
         rows: largest number of micro-batches of a step.
+        stages: pipeline stages.
         unmerged_limit: gradients that a site holds.
     """
 
-    def __init__(self, sites: int, rows: int, unmerged_limit: int) -> None:
+    def __init__(self, sites: int, rows: int, stages: int, unmerged_limit: int) -> None:
         self.rows = rows
+        self.moved = np.zeros((rows, stages), dtype=fast_state.MOVED)
+        self.left = np.zeros((rows, sites), dtype=np.int8)
+        self.parked = np.full((2, rows, sites), np.inf)
+        self.complete = np.zeros((rows + 1, 1), dtype=fast_state.ARRIVAL)
         self.sites = np.zeros(sites, dtype=fast_state.SITE)
         self.arrivals = np.zeros((4 * rows + 8, sites), dtype=fast_state.ARRIVAL)
         self.ready = np.zeros((2, rows + 1, sites), dtype=np.int32)
@@ -531,6 +536,10 @@ class _Room:
         self.clock[:] = np.inf
         self.sites["row"] = -1
         self.sites["stage"] = -1
+        self.sites["fed_s"] = np.inf
+        self.moved["site"] = -1
+        self.left[:] = 0
+        self.parked[:] = np.inf
         self.sites["hub_s"] = hub_s
         for _, stage, site in layout.holders():
             self.sites[site]["stage"] = stage

@@ -6,8 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-ACTIVATION, GRADIENT, DISCARD = 0, 1, 2
-"""What reaches a site; a discard takes away what it is running."""
+ACTIVATION, GRADIENT, DISCARD, ASK_ACTIVATION, ASK_GRADIENT = 0, 1, 2, 3, 4
+"""What reaches a site: inputs; a discard, which takes away what it is running; the request of a
+neighbour for an output that is there. The site that asks stands above ``KIND_BITS``."""
+
+KIND_BITS = 3
+
+REPORTS = 128
+"""Completions of a site under way to the coordinator at a time, at most."""
 
 HAS_ACTIVATION, HAS_GRADIENT, KEPT, FORWARD_DONE, BACKWARD_DONE = 1, 2, 4, 8, 16
 """Flags of a key: what its owner has, and what is done."""
@@ -20,7 +26,8 @@ SITE = np.dtype(
         ("begin_s", np.float64),  # of the present task
         ("end_s", np.float64),
         ("hub_s", np.float64),  # coordinator to site, one way
-        ("open_flop", np.float64),  # work that it still owns in this step
+        ("open_flop", np.float64),  # work that it still owns in this step, for all that is known
+        ("fed_s", np.float64),  # its first input is known of at the coordinator
         ("busy_s", np.float64),  # time at work in this step
         ("row", np.int32),  # of the present task, -1 for none
         ("direction", np.int32),
@@ -28,7 +35,9 @@ SITE = np.dtype(
         ("arrivals", np.int32),  # length of its heap of arrivals
         ("readies", np.int32, (2,)),  # lengths of its heaps of runnable rows
         ("held", np.int32),  # unmerged gradients
-        ("pad", np.int32, (3,)),
+        ("urgent", np.int32),  # arrivals that are acted on even by a busy site
+        ("backlog", np.int32),  # inputs made for it less tasks that it has ended
+        ("pad", np.int32),
     ]
 )
 
@@ -43,13 +52,50 @@ KEY = np.dtype(
 )
 """Micro-batch x stage [M, P]."""
 
+MOVED = np.dtype(
+    [
+        ("site", np.int32),  # that owned a key before, -1 for none
+        ("flags", np.int32),  # of the key there
+        ("gone_s", np.float64),  # when it learns that the key is not its own any more
+        ("asks_s", np.float64, (2,)),  # its request for an input reaches the producer
+        ("consumer", np.int32, (2,)),  # that has asked it for an output
+        ("asked_s", np.float64, (2,)),  # when that request reaches it
+        ("told_s", np.float64, (2,)),  # when the consumer is told to ask the new owner
+        ("got_s", np.float64, (2,)),  # when the consumer had the output from the old one
+        ("taken_s", np.float64),  # when the new owner learns of it
+    ]
+)
+"""Micro-batch x stage [M, P]: until a site knows, it goes on with what has been moved away."""
+
+MEMBER = np.dtype(
+    [
+        ("tflops", np.float64),  # last reported budget
+        ("error", np.float64),  # of the predictions of its tasks, moving average
+        ("spread", np.float64),  # mean deviation from it
+        ("next_report_s", np.float64),  # when it sends its next budget
+        ("heard_s", np.float64),  # its last completion was reported
+        ("reports", np.int32),  # completions under way to the coordinator
+        ("pad", np.int32),
+    ]
+)
+"""What the coordinator knows of a site, kept from step to step [S]."""
+
+REPORT = np.dtype(
+    [
+        ("seen_s", np.float64),  # at the coordinator
+        ("seconds", np.float64),
+        ("row", np.int32),
+        ("direction", np.int32),
+    ]
+)
+"""A completion under way to the coordinator [S, REPORTS]."""
+
 ROW = np.dtype(
     [
         ("replica", np.int32),  # whose window it counts in
         ("fate", np.int32),
         ("committed", np.int64),  # stages so far
         ("admitted_s", np.float64),  # taken into work by the coordinator
-        ("commit_s", np.float64),  # last commit so far, at the coordinator
         ("done_s", np.float64),  # seen complete by the coordinator, infinite before
     ]
 )
@@ -63,6 +109,8 @@ ARRIVAL = np.dtype([("time_s", np.float64), ("row", np.int32), ("kind", np.int32
 COUNTS = np.dtype(
     [
         ("undecided", np.int64),  # rows neither complete nor deferred
+        ("moved", np.int64),  # keys that changed hands while in work
+        ("complete", np.int64),  # rows whose last commit is under way to the coordinator
         ("tasks", np.int64),  # ended
         ("transfers", np.int64),  # queued on links
         ("last_s", np.float64),  # last completion or deferral
@@ -81,6 +129,12 @@ class Step(NamedTuple):
         lane_end: end of each replica's rows [D].
         sites: [S].
         links: [S, S].
+        moved: [M, P].
+        left: what sites still have of a row that was theirs, as flags of a key [M, S].
+        parked: when requests of former owners for inputs that were not made yet reached their
+            producers, by direction, infinite for none [2, M, S].
+        pools: holders of each stage, -1 for none [P, D].
+        complete: heap by time of rows whose last commit is under way [M + 1, 1].
         arrivals: heaps by time [A, S].
         ready: heaps of runnable rows by direction [2, M, S].
         held: rows of unmerged gradients [S, H].
@@ -88,7 +142,8 @@ class Step(NamedTuple):
         winner: tournament over ``clock``: who is next [2 x that].
         tflops: usable compute by site and second [S, K].
         work: forward and backward operations by stage; no forward work at the last [P, 2].
-        learned: error, spread of predictions and reported budget of each site [3, S].
+        members: [S].
+        reports: [S, REPORTS].
         counts: [1].
         window: micro-batches in work in a replica.
         unmerged_limit: gradients that a site holds at most; 0 for no limit.
@@ -96,6 +151,7 @@ class Step(NamedTuple):
         boundary_gbit: size of a boundary tensor.
         overhead_s: time that a task costs beside its work.
         error_weight: weight of the newest prediction error.
+        budget_period_s: how often sites report their budget.
     """
 
     keys: np.ndarray
@@ -105,6 +161,11 @@ class Step(NamedTuple):
     lane_end: np.ndarray
     sites: np.ndarray
     links: np.ndarray
+    moved: np.ndarray
+    left: np.ndarray
+    parked: np.ndarray
+    pools: np.ndarray
+    complete: np.ndarray
     arrivals: np.ndarray
     ready: np.ndarray
     held: np.ndarray
@@ -112,7 +173,8 @@ class Step(NamedTuple):
     winner: np.ndarray
     tflops: np.ndarray
     work: np.ndarray
-    learned: np.ndarray
+    members: np.ndarray
+    reports: np.ndarray
     counts: np.ndarray
     window: int
     unmerged_limit: int
@@ -120,3 +182,4 @@ class Step(NamedTuple):
     boundary_gbit: float
     overhead_s: float
     error_weight: float
+    budget_period_s: float

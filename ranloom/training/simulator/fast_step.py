@@ -3,10 +3,15 @@
 The same world as ``world`` and ``site`` describe (serial sites and links, requests, control
 messages with their delays, windows, held gradients), for a step in which no site dies and no
 request overtakes the order that it depends on: a detour over the coordinator is never shorter than
-the direct way. What follows from the time of one thing alone (a commit at the coordinator, an
-admission, a merge) is computed when its cause happens, so that only ends of tasks and arrivals of
-tensors are events. The loop stops at a given time and can be taken up again, which is when
+the direct way. What follows from the time of one thing alone (the arrival of a report, a merge) is
+computed when its cause happens, so that only ends of tasks, arrivals of tensors and completions of
+micro-batches are events. The loop stops at a given time and can be taken up again, which is when
 ``fast_run`` asks the rerouting policy.
+
+A key that changes hands in work keeps one record of its old owner, which goes on until it is told
+and whose outputs reach those who asked. What is not followed: a second old owner that does not know
+yet, a producer and its consumer that move in the same control interval while both are at work, and
+requests that meet a site which has just been told to drop the task. Runs with these differ.
 
 All kernels that call each other stand in this file: a compiled kernel is cached by the file that it
 stands in, and would not see a change in another one.
@@ -21,6 +26,8 @@ from numba import njit
 
 from ranloom.training.simulator.fast_state import (
     ACTIVATION,
+    ASK_ACTIVATION,
+    ASK_GRADIENT,
     BACKWARD_DONE,
     COMPLETE,
     DEFERRED,
@@ -31,6 +38,8 @@ from ranloom.training.simulator.fast_state import (
     HAS_GRADIENT,
     IN_WORK,
     KEPT,
+    KIND_BITS,
+    REPORTS,
     WAITING,
     Step,
 )
@@ -147,7 +156,9 @@ def arrive(
     one = sites[site]
     _push_arrival(arrivals, site, one.arrivals, time_s, row, kind)
     one.arrivals += 1
-    if (one.row < 0 or kind == DISCARD) and time_s < clock[site]:
+    urgent = kind >= DISCARD
+    one.urgent += urgent
+    if (one.row < 0 or urgent) and time_s < clock[site]:
         _set_next(clock, winner, site, time_s)
 
 
@@ -261,6 +272,8 @@ def _admit(
                 expect(keys, sites, links, row, stage, now_s)
             first = keys[row, 0].owner
             there_s = now_s + sites[first].hub_s
+            sites[first].fed_s = min(sites[first].fed_s, now_s)
+            sites[first].backlog += 1
             arrive(sites, clock, winner, arrivals, first, there_s, row, ACTIVATION)
             return
 
@@ -284,112 +297,351 @@ def expect(
 
 
 @njit(cache=True, error_model="numpy")
-def advance(step: Step, until_s: float) -> None:
-    """Let everything happen until a time, or until every row is complete or deferred."""
+def _hear(
+    keys: np.ndarray,
+    rows: np.ndarray,
+    one: Any,
+    member: Any,
+    reports: np.ndarray,
+    tflops: np.ndarray,
+    work: np.ndarray,
+    site: int,
+    until_s: float,
+    budget_period_s: float,
+    error_weight: float,
+) -> None:
+    """What has reached the coordinator of a site: completions and budgets, in their order."""
+    count = member.reports
+    done = 0
+    while True:
+        seen_s = reports[site, done].seen_s if done < count else np.inf
+        budget_s = member.next_report_s + one.hub_s
+        if min(seen_s, budget_s) > until_s:
+            break
+        if budget_s < seen_s:
+            member.tflops = max(tflops[site, int(member.next_report_s) % tflops.shape[1]], 1e-9)
+            member.next_report_s += budget_period_s
+            continue
+        report = reports[site, done]
+        done += 1
+        member.heard_s = seen_s
+        row, direction = report.row, report.direction
+        key = keys[row, one.stage]
+        flop = work[one.stage, direction]
+        if flop > 0.0 and report.seconds > 0.0:
+            error = report.seconds * member.tflops * 1e12 / flop - 1.0
+            deviation = abs(error - member.error)
+            member.error += error_weight * (error - member.error)
+            member.spread += error_weight * (deviation - member.spread)
+        if key.owner == site and rows[row].fate != DEFERRED:
+            one.open_flop -= flop
+            if direction == 1 and key.made_at[0] != site:
+                one.open_flop -= work[one.stage, 0]
+    member.reports = count - done
+    if done > 0:
+        for index in range(count - done):
+            reports[site, index] = reports[site, index + done]
+
+
+@njit(cache=True, error_model="numpy")
+def _report(
+    member: Any,
+    reports: np.ndarray,
+    site: int,
+    seen_s: float,
+    seconds: float,
+    row: int,
+    direction: int,
+) -> None:
+    """A completion on its way to the coordinator."""
+    at = member.reports
+    while at > 0 and reports[site, at - 1].seen_s > seen_s:
+        reports[site, at] = reports[site, at - 1]
+        at -= 1
+    report = reports[site, at]
+    report.seen_s = seen_s
+    report.seconds = seconds
+    report.row = row
+    report.direction = direction
+    member.reports += 1
+
+
+@njit(cache=True, error_model="numpy")
+def hear_all(step: Step, until_s: float) -> None:
+    """Bring what the coordinator knows of all sites to a time."""
+    for site in range(len(step.sites)):
+        _hear(
+            step.keys,
+            step.rows,
+            step.sites[site],
+            step.members[site],
+            step.reports,
+            step.tflops,
+            step.work,
+            site,
+            until_s,
+            step.budget_period_s,
+            step.error_weight,
+        )
+
+
+@njit(cache=True, error_model="numpy", inline="always")
+def _take_in(
+    keys: np.ndarray,
+    rows: np.ndarray,
+    moved: np.ndarray,
+    left: np.ndarray,
+    ready: np.ndarray,
+    one: Any,
+    site: int,
+    at_s: float,
+    row: int,
+    kind: int,
+    any_moved: bool,
+) -> None:
+    """An input has arrived: its task may be runnable now."""
+    if rows[row].fate == DEFERRED and at_s >= rows[row].done_s + one.hub_s:
+        return
+    stage = one.stage
+    last = keys.shape[1] - 1
+    key = keys[row, stage]
+    if key.owner == site:
+        if any_moved:
+            if moved[row, stage].site >= 0 and at_s < moved[row, stage].taken_s:
+                return
+            at = stage - 1 if kind == ACTIVATION else stage + 1
+            if 0 <= at <= last and moved[row, at].site >= 0 and not key.flags & (1 << kind):
+                moved[row, at].got_s[kind] = min(moved[row, at].got_s[kind], at_s)
+        key.flags |= 1 << kind
+        flags = key.flags
+    elif any_moved and moved[row, stage].site == site and at_s < moved[row, stage].gone_s:
+        moved[row, stage].flags |= 1 << kind
+        left[row, site] |= 1 << kind
+        flags = moved[row, stage].flags
+    else:
+        return
+    if flags & BACKWARD_DONE:
+        return
+    if stage < last and not flags & FORWARD_DONE:
+        if flags & HAS_ACTIVATION:
+            _push_row(ready, site, 0, one.readies[0], row)
+            one.readies[0] += 1
+    elif (stage == last or flags & HAS_GRADIENT) and flags & (HAS_ACTIVATION | KEPT):
+        _push_row(ready, site, 1, one.readies[1], row)
+        one.readies[1] += 1
+
+
+@njit(cache=True, error_model="numpy")
+def look_around(step: Step, now_s: float) -> None:
+    """Have busy sites take in what has reached them: moves depend on who has what."""
+    any_moved = step.counts[0].moved > 0
+    for site in range(len(step.sites)):
+        one = step.sites[site]
+        while one.arrivals > 0 and step.arrivals[0, site].time_s <= now_s:
+            arrival = step.arrivals[0, site]
+            at_s, row, kind = arrival.time_s, arrival.row, arrival.kind
+            if kind >= DISCARD:
+                break
+            one.arrivals -= 1
+            _pop_arrival(step.arrivals, site, one.arrivals)
+            _take_in(
+                step.keys,
+                step.rows,
+                step.moved,
+                step.left,
+                step.ready,
+                one,
+                site,
+                at_s,
+                row,
+                kind,
+                any_moved,
+            )
+
+
+@njit(cache=True, error_model="numpy")
+def advance(step: Step, until_s: float, drain: bool) -> None:
+    """Let everything happen until a time, or until every row is complete or deferred.
+
+    Args:
+        step: state; changed.
+        until_s: time.
+        drain: go on after that with what sites do that do not know it yet.
+    """
     keys, rows, sites, links = step.keys, step.rows, step.sites, step.links
     arrivals, ready, held = step.arrivals, step.ready, step.held
-    clock, winner = step.clock, step.winner
+    moved, left, parked, pools = step.moved, step.left, step.parked, step.pools
+    clock, winner, complete = step.clock, step.winner, step.complete
     lane_rows, lane_next, lane_end = step.lane_rows, step.lane_next, step.lane_end
-    work, learned, tflops = step.work, step.learned, step.tflops
+    work, tflops, members, reports = step.work, step.tflops, step.members, step.reports
     limit, forward_first, overhead_s = step.unmerged_limit, step.forward_first, step.overhead_s
+    boundary_gbit, error_weight = step.boundary_gbit, step.error_weight
+    budget_period_s = step.budget_period_s
     last = keys.shape[1] - 1
     counts = step.counts
     undecided = counts[0].undecided
+    any_moved = counts[0].moved > 0
     tasks = transfers = 0
     last_s = counts[0].last_s
-    while undecided > 0:
+    completes = counts[0].complete
+    complete_s = complete[0, 0].time_s if completes > 0 else np.inf
+    while undecided > 0 or drain:
         site = winner[1]
-        one = sites[site]
         now_s = clock[site]
+        if complete_s <= now_s and completes > 0:
+            now_s = complete_s
+            if now_s >= until_s:
+                break
+            row = complete[0, 0].row
+            completes -= 1
+            _pop_arrival(complete, 0, completes)
+            complete_s = complete[0, 0].time_s if completes > 0 else np.inf
+            if rows[row].fate == IN_WORK and rows[row].committed == last + 1:
+                rows[row].fate = COMPLETE
+                rows[row].done_s = now_s
+                undecided -= 1
+                last_s = max(last_s, now_s)
+                if limit > 0:
+                    _wake_holders(keys, sites, clock, winner, row, now_s)
+                _admit(
+                    keys,
+                    rows,
+                    lane_rows,
+                    lane_next,
+                    lane_end,
+                    sites,
+                    links,
+                    arrivals,
+                    clock,
+                    winner,
+                    rows[row].replica,
+                    now_s,
+                )
+            continue
         if now_s >= until_s or now_s == np.inf:
             break
+        one = sites[site]
         stage = one.stage
         if one.row >= 0 and one.end_s <= now_s:
             row, direction = one.row, one.direction
             one.row = -1
+            one.backlog -= 1
             tasks += 1
             took_s = now_s - one.begin_s
             one.busy_s += took_s
-            flop = work[stage, direction]
-            error = took_s * learned[2, site] * 1e12 / flop - 1.0
-            deviation = abs(error - learned[0, site])
-            learned[0, site] += step.error_weight * (error - learned[0, site])
-            learned[1, site] += step.error_weight * (deviation - learned[1, site])
+            member = members[site]
+            if member.reports == REPORTS:
+                known_s = max(now_s, reports[site, 0].seen_s)
+                _hear(
+                    keys,
+                    rows,
+                    one,
+                    member,
+                    reports,
+                    tflops,
+                    work,
+                    site,
+                    known_s,
+                    budget_period_s,
+                    error_weight,
+                )
+            seen_s = now_s + one.hub_s
+            if any_moved:  # sites may have been told to report again
+                _report(member, reports, site, seen_s, took_s, row, direction)
+            else:
+                report = reports[site, member.reports]
+                report.seen_s = seen_s
+                report.seconds = took_s
+                report.row = row
+                report.direction = direction
+                member.reports += 1
             key = keys[row, stage]
-            if key.owner == site and rows[row].fate != DEFERRED:
-                one.open_flop -= flop
+            mine = key.owner == site
+            flags = key.flags if mine else moved[row, stage].flags
+            to = stage + 1 if direction == 0 else stage - 1
+            if direction == 0:
+                flags |= KEPT | FORWARD_DONE
+                if flags & HAS_GRADIENT:
+                    _push_row(ready, site, 1, one.readies[1], row)
+                    one.readies[1] += 1
+            else:
+                flags |= BACKWARD_DONE
+                if limit > 0:
+                    held[site, one.held] = row
+                    one.held += 1
+            if mine:
+                key.flags = flags
                 key.made_at[direction] = site
                 key.done_s[direction] = now_s
-                if direction == 0:
-                    key.flags |= KEPT | FORWARD_DONE
-                    after = keys[row, stage + 1]
-                    target = after.owner
-                    send_s = max(now_s, after.asked_s[0])
-                    there_s = ship(links, step.boundary_gbit, site, target, send_s)
-                    arrive(sites, clock, winner, arrivals, target, there_s, row, ACTIVATION)
-                    transfers += 1
-                    if key.flags & HAS_GRADIENT:
-                        _push_row(ready, site, 1, one.readies[1], row)
-                        one.readies[1] += 1
-                else:
-                    key.flags |= BACKWARD_DONE
-                    if stage > 0 and not keys[row, stage - 1].flags & BACKWARD_DONE:
-                        before = keys[row, stage - 1]
-                        target = before.owner
-                        send_s = max(now_s, before.asked_s[1])
-                        there_s = ship(links, step.boundary_gbit, site, target, send_s)
-                        arrive(sites, clock, winner, arrivals, target, there_s, row, GRADIENT)
-                        transfers += 1
-                    if limit > 0:
-                        held[site, one.held] = row
-                        one.held += 1
+                if direction == 1 and rows[row].fate != DEFERRED:
                     one_row = rows[row]
-                    one_row.commit_s = max(one_row.commit_s, now_s + one.hub_s)
                     one_row.committed += 1
                     if one_row.committed == last + 1:
-                        done_s = one_row.commit_s
-                        one_row.fate = COMPLETE
-                        one_row.done_s = done_s
-                        undecided -= 1
-                        last_s = max(last_s, done_s)
-                        if limit > 0:
-                            _wake_holders(keys, sites, clock, winner, row, done_s)
-                        _admit(
-                            keys,
-                            rows,
-                            lane_rows,
-                            lane_next,
-                            lane_end,
-                            sites,
-                            links,
-                            arrivals,
-                            clock,
-                            winner,
-                            one_row.replica,
-                            done_s,
-                        )
+                        done_s = 0.0
+                        for at in range(last + 1):
+                            made = keys[row, at]
+                            done_s = max(done_s, made.done_s[1] + sites[made.made_at[1]].hub_s)
+                        _push_arrival(complete, 0, completes, done_s, row, 0)
+                        completes += 1
+                        complete_s = complete[0, 0].time_s
+            else:
+                moved[row, stage].flags = flags
+                left[row, site] |= flags & FORWARD_DONE
+            if to >= 0 and not (direction == 1 and keys[row, to].flags & BACKWARD_DONE):
+                if any_moved and moved[row, to].site >= 0:
+                    for place in range(pools.shape[1]):
+                        target = pools[to, place]
+                        if target >= 0 and parked[direction, row, target] < np.inf:
+                            asked_s = max(now_s, parked[direction, row, target])
+                            kind = (target << KIND_BITS) + ASK_ACTIVATION + direction
+                            arrive(sites, clock, winner, arrivals, site, asked_s, row, kind)
+                peer = keys[row, to]
+                target = peer.owner
+                asked_s = peer.asked_s[direction]
+                wanted = True
+                if any_moved and moved[row, stage].site >= 0:
+                    before = moved[row, stage]
+                    if not mine:
+                        asked_s = before.asked_s[direction]
+                        target = before.consumer[direction]
+                    elif before.got_s[direction] <= before.told_s[direction]:
+                        wanted = False
+                if asked_s == np.inf or target < 0:
+                    wanted = False
+                if wanted and asked_s > now_s:
+                    kind = (target << KIND_BITS) + ASK_ACTIVATION + direction
+                    arrive(sites, clock, winner, arrivals, site, asked_s, row, kind)
+                elif wanted:
+                    there_s = ship(links, boundary_gbit, site, target, now_s)
+                    arrive(sites, clock, winner, arrivals, target, there_s, row, direction)
+                    transfers += 1
+                if mine:
+                    fed = sites[target]
+                    fed.backlog += 1
+                    if fed.fed_s == np.inf:
+                        fed.fed_s = now_s
         while one.arrivals > 0 and arrivals[0, site].time_s <= now_s:
+            at_s = arrivals[0, site].time_s
             row, kind = arrivals[0, site].row, arrivals[0, site].kind
             one.arrivals -= 1
             _pop_arrival(arrivals, site, one.arrivals)
-            key = keys[row, stage]
             if kind == DISCARD:
-                gone = key.owner != site or rows[row].fate == DEFERRED
-                if one.row == row and gone:
+                one.urgent -= 1
+                gone = keys[row, stage].owner != site or rows[row].fate == DEFERRED
+                if gone and one.row == row:
                     one.row = -1
-            elif key.owner == site and rows[row].fate != DEFERRED:
-                key.flags |= 1 << kind
-                flags = key.flags
-                if not flags & BACKWARD_DONE:
-                    if stage < last and not flags & FORWARD_DONE:
-                        if flags & HAS_ACTIVATION:
-                            _push_row(ready, site, 0, one.readies[0], row)
-                            one.readies[0] += 1
-                    elif (stage == last or flags & HAS_GRADIENT) and flags & (
-                        HAS_ACTIVATION | KEPT
-                    ):
-                        _push_row(ready, site, 1, one.readies[1], row)
-                        one.readies[1] += 1
+                if gone and limit > 0:
+                    _drop_held(held, one, site, row)
+                continue
+            if kind > DISCARD:
+                one.urgent -= 1
+                direction = (kind & ((1 << KIND_BITS) - 1)) - ASK_ACTIVATION
+                there_s = ship(links, boundary_gbit, site, kind >> KIND_BITS, now_s)
+                target = kind >> KIND_BITS
+                arrive(sites, clock, winner, arrivals, target, there_s, row, direction)
+                transfers += 1
+                continue
+            _take_in(keys, rows, moved, left, ready, one, site, at_s, row, kind, any_moved)
         wake_s = np.inf
         if one.row < 0:
             for turn in range(2):
@@ -398,7 +650,12 @@ def advance(step: Step, until_s: float) -> None:
                 while one.readies[direction] > 0:
                     row = ready[direction, 0, site]
                     key = keys[row, stage]
-                    void = key.owner != site or key.flags & done or rows[row].fate == DEFERRED
+                    flags = key.flags
+                    void = rows[row].fate == DEFERRED and now_s >= rows[row].done_s + one.hub_s
+                    if key.owner != site:
+                        flags = moved[row, stage].flags
+                        void |= moved[row, stage].site != site or now_s >= moved[row, stage].gone_s
+                    void |= (flags & done) != 0
                     if not void and direction == 1 and 0 < limit <= one.held:
                         wake_s = _merged_s(rows, held, one, site, row, limit, now_s)
                         if wake_s > now_s:
@@ -408,7 +665,7 @@ def advance(step: Step, until_s: float) -> None:
                     if void:
                         continue
                     flop = work[stage, direction]
-                    if direction == 1 and stage < last and not key.flags & KEPT:
+                    if direction == 1 and stage < last and not flags & KEPT:
                         flop += work[stage, 0]
                     one.row = row
                     one.direction = direction
@@ -419,13 +676,27 @@ def advance(step: Step, until_s: float) -> None:
                     break
         if one.row >= 0:
             wake_s = one.end_s
+            if one.urgent > 0:
+                wake_s = min(wake_s, arrivals[0, site].time_s)
         elif one.arrivals > 0:
             wake_s = min(wake_s, arrivals[0, site].time_s)
         _set_next(clock, winner, site, wake_s)
     counts[0].undecided = undecided
+    counts[0].complete = completes
     counts[0].tasks += tasks
     counts[0].transfers += transfers
     counts[0].last_s = last_s
+
+
+@njit(cache=True, error_model="numpy")
+def _drop_held(held: np.ndarray, one: Any, site: int, row: int) -> None:
+    """A gradient that will not be merged."""
+    count = 0
+    for index in range(one.held):
+        if held[site, index] != row:
+            held[site, count] = held[site, index]
+            count += 1
+    one.held = count
 
 
 @njit(cache=True, error_model="numpy")
@@ -466,6 +737,8 @@ def _wake_holders(
     """A merge frees a gradient at every holder: one that waits for it may go on."""
     for stage in range(keys.shape[1]):
         site = keys[row, stage].made_at[1]
+        if site < 0:
+            continue
         wake_s = done_s + sites[site].hub_s
         if sites[site].row < 0 and wake_s < clock[site]:
             _set_next(clock, winner, site, wake_s)
@@ -489,69 +762,163 @@ def halt(step: Step, until_s: float) -> None:
 
 
 @njit(cache=True, error_model="numpy")
-def move(step: Step, row: int, stage: int, target: int, now_s: float) -> bool:
-    """Give an open key another owner; False if it is done already (its report is on the way)."""
-    keys, sites, links = step.keys, step.sites, step.links
-    key = keys[row, stage]
-    if key.flags & BACKWARD_DONE or step.rows[row].fate == DEFERRED:
-        return False
-    source = key.owner
-    done = key.flags & FORWARD_DONE
-    flop = step.work[stage, 1] + (0.0 if done else step.work[stage, 0])
+def move(step: Step, row: int, stage: int, target: int, now_s: float) -> None:
+    """Give a key another owner that is open for all the coordinator knows.
+
+    What its old owner has done without the coordinator's knowledge is lost, except that outputs
+    reach those who asked for them; until it is told, it goes on.
+    """
+    keys, sites = step.keys, step.sites
+    key, one_row = keys[row, stage], step.rows[row]
+    source, flags = key.owner, key.flags
+    seen = flags & FORWARD_DONE and key.done_s[0] + sites[key.made_at[0]].hub_s <= now_s
     if source >= 0:
-        sites[source].open_flop -= flop
-    sites[target].open_flop += flop
+        sites[source].open_flop -= step.work[stage, 1]
+        if not (seen and key.made_at[0] == source):
+            sites[source].open_flop -= step.work[stage, 0]
+    sites[target].open_flop += step.work[stage, 1]
+    if not (seen and key.made_at[0] == target):
+        sites[target].open_flop += step.work[stage, 0]
     key.owner = target
-    key.flags &= ~(HAS_ACTIVATION | HAS_GRADIENT | KEPT)
-    if step.rows[row].fate != IN_WORK:
-        return True
-    told_s = max(now_s, step.rows[row].admitted_s)
+    if one_row.fate != IN_WORK:
+        return
+    sites[target].fed_s = min(sites[target].fed_s, now_s)
+    step.counts[0].moved += 1
     if source >= 0:
-        gone_s = now_s + sites[source].hub_s
-        arrive(sites, step.clock, step.winner, step.arrivals, source, gone_s, row, DISCARD)
-    expect(keys, sites, links, row, stage, told_s)
+        _leave(step, row, stage, source, bool(seen), now_s)
+    if flags & BACKWARD_DONE:
+        one_row.committed -= 1
+        key.made_at[1] = -1
+    if not seen:
+        key.made_at[0] = -1
+    key.flags = FORWARD_DONE if seen else 0
+    _take(step, row, stage, bool(seen), now_s)
+
+
+@njit(cache=True, error_model="numpy")
+def _leave(step: Step, row: int, stage: int, source: int, seen: bool, now_s: float) -> None:
+    """Tell the old owner of a key, and the neighbours that get its outputs from the new one."""
+    keys, sites, links = step.keys, step.sites, step.links
+    key, before = keys[row, stage], step.moved[row, stage]
+    target = key.owner
+    gone_s = now_s + sites[source].hub_s
+    arrive(sites, step.clock, step.winner, step.arrivals, source, gone_s, row, DISCARD)
+    before.site, before.flags, before.gone_s = source, key.flags, gone_s
+    before.taken_s = now_s + sites[target].hub_s
+    for direction in range(2):
+        to = stage - 1 if direction == 0 else stage + 1
+        before.asks_s[direction] = key.asked_s[direction]
+        if not 0 <= to < keys.shape[1] or _moves_now(step, row, to, now_s):
+            continue
+        if key.asked_s[direction] < np.inf:
+            made = FORWARD_DONE if direction == 0 else BACKWARD_DONE
+            if not keys[row, to].flags & made:
+                first_s = min(step.parked[direction, row, source], key.asked_s[direction])
+                step.parked[direction, row, source] = first_s
+    step.left[row, source] |= key.flags & (HAS_ACTIVATION | HAS_GRADIENT)
+    if key.flags & FORWARD_DONE and key.made_at[0] == source:
+        step.left[row, source] |= FORWARD_DONE
+    for direction in range(2):
+        to = stage + 1 if direction == 0 else stage - 1
+        before.got_s[direction] = np.inf
+        before.told_s[direction] = -np.inf
+        before.consumer[direction] = -1
+        if not 0 <= to < keys.shape[1] or (direction == 0 and seen):
+            continue
+        after = keys[row, to]
+        told_s = now_s + sites[after.owner].hub_s
+        for place in range(step.pools.shape[1]):
+            if step.pools[to, place] >= 0:
+                step.parked[direction, row, step.pools[to, place]] = np.inf
+        before.consumer[direction] = after.owner
+        before.asked_s[direction] = after.asked_s[direction]
+        if _moves_now(step, row, to, now_s):
+            before.consumer[direction] = step.moved[row, to].site
+            before.asked_s[direction] = step.moved[row, to].asks_s[direction]
+        before.told_s[direction] = told_s
+        if after.flags & (1 << direction):
+            before.got_s[direction] = -np.inf
+        after.asked_s[direction] = told_s + links[after.owner, target].latency_s
+        if after.flags & FORWARD_DONE and after.made_at[0] == after.owner:
+            again_s = told_s + sites[after.owner].hub_s
+            if after.done_s[0] + sites[after.owner].hub_s > now_s:
+                _report_again(step, after.owner, again_s, row)
+
+
+@njit(cache=True, error_model="numpy")
+def _moves_now(step: Step, row: int, stage: int, now_s: float) -> bool:
+    """Whether a key has changed hands in this very control interval."""
+    before = step.moved[row, stage]
+    return bool(before.site >= 0 and before.gone_s == now_s + step.sites[before.site].hub_s)
+
+
+@njit(cache=True, error_model="numpy")
+def _report_again(step: Step, site: int, seen_s: float, row: int) -> None:
+    """A site is told to do what it has done: it reports a forward task that took no time."""
+    if step.members[site].reports < REPORTS:
+        _report(step.members[site], step.reports, site, seen_s, 0.0, row, 0)
+
+
+@njit(cache=True, error_model="numpy")
+def _take(step: Step, row: int, stage: int, seen: bool, now_s: float) -> None:
+    """The new owner of a key is told: it asks for the inputs that it has not got already."""
+    keys, sites = step.keys, step.sites
+    key = keys[row, stage]
+    target = key.owner
     last = keys.shape[1] - 1
-    if stage == 0:
-        there_s = told_s + sites[target].hub_s
-        arrive(sites, step.clock, step.winner, step.arrivals, target, there_s, row, ACTIVATION)
+    told_s = now_s + sites[target].hub_s
+    has = step.left[row, target]
+    expect(keys, sites, step.links, row, stage, now_s)
+    if not seen and stage < last and has & FORWARD_DONE:
+        key.flags |= FORWARD_DONE | KEPT
+        key.made_at[0] = target
+        key.done_s[0] = told_s
+        _report_again(step, target, told_s + sites[target].hub_s, row)
+        after = keys[row, stage + 1]
+        if not after.flags & (HAS_ACTIVATION | FORWARD_DONE | BACKWARD_DONE):
+            kind = (after.owner << KIND_BITS) + ASK_ACTIVATION
+            _tell(step, target, after.asked_s[0], row, kind)
+    if key.flags & KEPT:
+        key.asked_s[0] = np.inf
+    elif stage == 0 or has & HAS_ACTIVATION:
+        key.asked_s[0] = np.inf
+        _tell(step, target, told_s, row, ACTIVATION)
     elif keys[row, stage - 1].flags & FORWARD_DONE:
-        maker = keys[row, stage - 1].made_at[0]
-        there_s = ship(links, step.boundary_gbit, maker, target, key.asked_s[0])
-        arrive(sites, step.clock, step.winner, step.arrivals, target, there_s, row, ACTIVATION)
-    if stage < last and keys[row, stage + 1].flags & BACKWARD_DONE:
-        maker = keys[row, stage + 1].made_at[1]
-        there_s = ship(links, step.boundary_gbit, maker, target, key.asked_s[1])
-        arrive(sites, step.clock, step.winner, step.arrivals, target, there_s, row, GRADIENT)
-    # the neighbours are told to expect their inputs from the new owner
-    if stage > 0:
-        peer = keys[row, stage - 1].owner
-        asks_s = told_s + sites[peer].hub_s + links[peer, target].latency_s
-        keys[row, stage - 1].asked_s[1] = asks_s
-    if stage < last and not done:
-        peer = keys[row, stage + 1].owner
-        asks_s = told_s + sites[peer].hub_s + links[peer, target].latency_s
-        keys[row, stage + 1].asked_s[0] = asks_s
-    return True
+        kind = (target << KIND_BITS) + ASK_ACTIVATION
+        _tell(step, keys[row, stage - 1].made_at[0], key.asked_s[0], row, kind)
+    if stage < last:
+        if has & HAS_GRADIENT:
+            key.asked_s[1] = np.inf
+            _tell(step, target, told_s, row, GRADIENT)
+        elif keys[row, stage + 1].flags & BACKWARD_DONE:
+            kind = (target << KIND_BITS) + ASK_GRADIENT
+            _tell(step, keys[row, stage + 1].made_at[1], key.asked_s[1], row, kind)
+
+
+@njit(cache=True, error_model="numpy")
+def _tell(step: Step, site: int, time_s: float, row: int, kind: int) -> None:
+    arrive(step.sites, step.clock, step.winner, step.arrivals, site, time_s, row, kind)
 
 
 @njit(cache=True, error_model="numpy")
 def defer(step: Step, row: int, now_s: float) -> None:
-    """Take a row that is not complete out of the step."""
+    """Take a row that is not complete for all the coordinator knows out of the step."""
     one = step.rows[row]
     in_work = one.fate == IN_WORK
     one.fate = DEFERRED
     one.done_s = now_s
     step.counts[0].undecided -= 1
     step.counts[0].last_s = max(step.counts[0].last_s, now_s)
+    if step.unmerged_limit > 0:
+        _wake_holders(step.keys, step.sites, step.clock, step.winner, row, now_s)
     for stage in range(step.keys.shape[1]):
         key = step.keys[row, stage]
         site = key.owner
-        if not key.flags & BACKWARD_DONE:
+        made = key.made_at
+        if made[1] < 0 or key.done_s[1] + step.sites[made[1]].hub_s > now_s:
             step.sites[site].open_flop -= step.work[stage, 1]
-            if not key.flags & FORWARD_DONE:
+            if made[0] != site or key.done_s[0] + step.sites[made[0]].hub_s > now_s:
                 step.sites[site].open_flop -= step.work[stage, 0]
-            if in_work:
-                gone_s = now_s + step.sites[site].hub_s
-                arrive(
-                    step.sites, step.clock, step.winner, step.arrivals, site, gone_s, row, DISCARD
-                )
+        if in_work:
+            gone_s = now_s + step.sites[site].hub_s
+            arrive(step.sites, step.clock, step.winner, step.arrivals, site, gone_s, row, DISCARD)

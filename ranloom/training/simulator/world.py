@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ranloom.training.coordinator import Coordinator
-from ranloom.training.costs import LayerCosts
+from ranloom.training.costs import LayerCosts, layer_sum
 from ranloom.training.layout import Layout
 from ranloom.training.messages import (
     Action,
@@ -364,9 +364,8 @@ class SimulatedWorld:
 
     def task_flop(self, layers: range, remake: bool, direction: Direction) -> float:
         """Work of a task over these layers; a backward task may have to remake its forward pass."""
-        span = slice(layers.start, layers.stop)
-        forward = float(self.costs.forward_flop[span].sum())
-        backward = float(self.costs.backward_flop[span].sum())
+        forward = layer_sum(self.costs.forward_flop, layers)
+        backward = layer_sum(self.costs.backward_flop, layers)
         if direction == Direction.FORWARD:
             return forward
         return backward + forward if remake else backward
@@ -407,7 +406,7 @@ class SimulatedWorld:
         if load.kind == "tied":
             return self.costs.tied_bytes
         values = self.costs.gradient_bytes if load.kind == "gradient" else self.costs.weight_bytes
-        return float(values[load.layers.start : load.layers.stop].sum())
+        return layer_sum(values, load.layers)
 
     def _call(self, target: SimulatedSite, call: str, arguments: tuple[Any, ...]) -> None:
         if self.sites.get(target.site) is target and not self._defer_if_frozen(

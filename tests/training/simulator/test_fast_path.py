@@ -31,20 +31,24 @@ def test_both_paths_give_the_same_times(seed):
     assert mine == pytest.approx(completions[: len(mine)], rel=1e-9)
 
 
-def test_rerouting_changes_a_run_as_much_as_on_the_event_path():
-    """Reports reach the coordinator one after another there and at the next look here."""
-    ratio = []
-    moved = 0
+def test_rerouting_gives_the_same_times_on_both_paths():
+    """All but few runs to the last digits; which differ is said in ``fast_step``."""
+    differs = []
+    moved = equal = 0
     for seed in range(40):
         case = random_case(seed, rerouting=True)
         fast = fast_path(case, STEPS).record
         rows, _, _ = event_path(case, fast.steps[-1].end_s + 20.0)
-        ratio.append(rows[STEPS - 1].end_s / fast.steps[-1].end_s)
+        found = [(s.start_s, s.end_s, s.samples, s.reroutes, s.deferred) for s in fast.steps]
+        theirs = [(r.start_s, r.end_s, r.samples, r.reroutes, r.deferred) for r in rows[:STEPS]]
         moved += sum(step.reroutes for step in fast.steps)
+        if np.allclose(found, theirs, rtol=1e-9, atol=1e-9):
+            equal += 1
+        else:
+            differs.append(abs(theirs[-1][1] / found[-1][1] - 1.0))
     assert moved > 50
-    assert np.median(np.abs(np.array(ratio) - 1.0)) < 0.01
-    assert max(ratio) < 1.25
-    assert min(ratio) > 0.75
+    assert equal >= 39
+    assert max(differs, default=0.0) < 0.1
 
 
 def test_rerouting_helps_where_a_site_is_slow():
