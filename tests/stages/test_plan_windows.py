@@ -253,9 +253,6 @@ def test_bad_transfers_are_named(
     [
         ({"epoch": "soon"}, "plan_windows.epoch"),
         ({"spectrum.slot_ghz": 40}, "plan_windows.spectrum.slot_ghz"),
-        ({"sweep.packet_share": [2.0]}, "plan_windows.sweep.packet_share"),
-        ({"sweep.setup_s": [-1.0]}, "plan_windows.sweep.setup_s"),
-        ({"sweep.rank_factor": [0.0]}, "plan_windows.sweep.rank_factor"),
         ({"training.sync_s": 101}, "plan_windows.training.sync_s"),
         ({"training.replicas": 9}, "plan_windows.training.replicas"),  # x 4 stages, 34 gNBs
         ({"training.stages": 2}, "plan_windows.training.copies[0].from_stage"),
@@ -267,6 +264,19 @@ def test_check_names_parameters(
     values = parameters.build(STAGE, document(root, **changes))
     faults = list(check(values, files(root, tmp_path, transfers())))
     assert [fault.where for fault in faults] == [f"params.yaml: {says}"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"sweep.packet_share": [2.0]}, "plan_windows.sweep.packet_share.0: 2.0"),
+        ({"sweep.setup_s": [-1.0]}, "plan_windows.sweep.setup_s.0: -1.0"),
+        ({"sweep.rank_factor": [0.0]}, "plan_windows.sweep.rank_factor.0: 0.0"),
+    ],
+)
+def test_numbers_in_lists_are_bounded(root: Path, changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(parameters.RefusedError, match=says):
+        parameters.build(STAGE, document(root, **changes))
 
 
 def test_check_reads_topology_and_calendar(root: Path, tmp_path: Path) -> None:
