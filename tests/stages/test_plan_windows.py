@@ -253,9 +253,6 @@ def test_bad_transfers_are_named(
     [
         ({"epoch": "soon"}, "plan_windows.epoch"),
         ({"spectrum.slot_ghz": 40}, "plan_windows.spectrum.slot_ghz"),
-        ({"sweep.packet_share": [2.0]}, "plan_windows.sweep.packet_share"),
-        ({"sweep.setup_s": [-1.0]}, "plan_windows.sweep.setup_s"),
-        ({"sweep.rank_factor": [0.0]}, "plan_windows.sweep.rank_factor"),
         ({"training.sync_s": 101}, "plan_windows.training.sync_s"),
         ({"training.replicas": 9}, "plan_windows.training.replicas"),  # x 4 stages, 34 gNBs
         ({"training.stages": 2}, "plan_windows.training.copies[0].from_stage"),
@@ -267,6 +264,23 @@ def test_check_names_parameters(
     values = parameters.build(STAGE, document(root, **changes))
     faults = list(check(values, files(root, tmp_path, transfers())))
     assert [fault.where for fault in faults] == [f"params.yaml: {says}"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("packet_share", 2.0),
+        ("packet_share", 0.0),
+        ("setup_s", -1.0),
+        ("setup_s", 4000.0),
+        ("rank_factor", 0.0),
+        ("jobs", 1001),
+        ("gnbs", 0),
+    ],
+)
+def test_values_of_the_sweep_are_bounded(root: Path, key: str, value: float) -> None:
+    with pytest.raises(parameters.RefusedError, match=f"plan_windows.sweep.{key}.0: {value} "):
+        parameters.build(STAGE, document(root, **{f"sweep.{key}": [value]}))
 
 
 def test_check_reads_topology_and_calendar(root: Path, tmp_path: Path) -> None:
