@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt
 
-from pipeline.stage import Share, StageParams
+from pipeline.stage import StageParams
 from ranloom.training.model_shapes import SHAPES
 from ranloom.transport.comparison import Planning
 from ranloom.transport.network import TransportSettings
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     ModelName = str
 else:  # names that the library registers, known only when it is imported
     ModelName = Literal[tuple(SHAPES)]
+
+_Count = Annotated[int, Field(ge=1, le=1000)]
 
 
 class Base(StageParams):
@@ -68,17 +70,17 @@ class SpectrumParams(StageParams):
 class SweepParams(StageParams):
     """Points of the sweep; all combinations are planned."""
 
-    setup_s: tuple[NonNegativeFloat, ...] = Field(min_length=1, description="set-up times, s")
-    packet_share: tuple[Share, ...] = Field(min_length=1, description="granted packet shares")
-    jobs: tuple[PositiveInt, ...] = Field(
-        min_length=1, description="concurrent copies of the demands"
+    setup_s: tuple[Annotated[float, Field(ge=0, le=3600)], ...] = Field(
+        min_length=1, description="set-up times, s"
     )
-    rank_factor: tuple[PositiveFloat, ...] = Field(
+    packet_share: tuple[Annotated[float, Field(ge=1e-9, le=1)], ...] = Field(
+        min_length=1, description="granted packet shares"
+    )
+    jobs: tuple[_Count, ...] = Field(min_length=1, description="concurrent copies of the demands")
+    rank_factor: tuple[Annotated[float, Field(ge=1e-3, le=1000)], ...] = Field(
         description="LoRA ranks over that of the demands"
     )
-    gnbs: tuple[PositiveInt, ...] = Field(
-        description="numbers of gNBs that send; more are left out"
-    )
+    gnbs: tuple[_Count, ...] = Field(description="numbers of gNBs that send; more are left out")
     effort: int = Field(ge=0, description="moves of local search per plan")
 
     def axes(self) -> Axes:

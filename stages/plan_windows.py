@@ -76,17 +76,6 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
         part = "" if error.where == "epoch" else "spectrum."
         yield Fault(f"{key}.{part}{error.where}", error.value, error.allowed)
         return
-    swept = params.sweep
-    for name, values, low, high in (
-        ("setup_s", swept.setup_s, 0.0, 3600.0),
-        ("packet_share", swept.packet_share, 1e-9, 1.0),
-        ("jobs", swept.jobs, 1, 1000),
-        ("rank_factor", swept.rank_factor, 1e-3, 1000.0),
-        ("gnbs", swept.gnbs, 1, 1000),
-    ):
-        for value in values:
-            if not low <= value <= high:
-                yield Fault(f"{key}.sweep.{name}", value, f"allowed: {low} to {high}")
     for number, copy in enumerate(params.training.copies):
         if copy.from_stage + 1 >= params.training.stages:
             allowed = f"allowed: 0 to {params.training.stages - 2}"

@@ -267,16 +267,20 @@ def test_check_names_parameters(
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("key", "value"),
     [
-        ({"sweep.packet_share": [2.0]}, "plan_windows.sweep.packet_share.0: 2.0"),
-        ({"sweep.setup_s": [-1.0]}, "plan_windows.sweep.setup_s.0: -1.0"),
-        ({"sweep.rank_factor": [0.0]}, "plan_windows.sweep.rank_factor.0: 0.0"),
+        ("packet_share", 2.0),
+        ("packet_share", 0.0),
+        ("setup_s", -1.0),
+        ("setup_s", 4000.0),
+        ("rank_factor", 0.0),
+        ("jobs", 1001),
+        ("gnbs", 0),
     ],
 )
-def test_numbers_in_lists_are_bounded(root: Path, changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(parameters.RefusedError, match=says):
-        parameters.build(STAGE, document(root, **changes))
+def test_values_of_the_sweep_are_bounded(root: Path, key: str, value: float) -> None:
+    with pytest.raises(parameters.RefusedError, match=f"plan_windows.sweep.{key}.0: {value} "):
+        parameters.build(STAGE, document(root, **{f"sweep.{key}": [value]}))
 
 
 def test_check_reads_topology_and_calendar(root: Path, tmp_path: Path) -> None:
