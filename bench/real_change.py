@@ -31,17 +31,15 @@ from torch import Tensor
 from bench.training import setup
 from ranloom.training.layout import regular_layout
 from ranloom.training.links import Links
-from ranloom.training.messages import Applied, Note, NoteKind, TaskCompleted
+from ranloom.training.messages import Note, NoteKind, TaskCompleted
 from ranloom.training.opt_model import even_boundaries
 from ranloom.training.runtime import live
 from ranloom.training.runtime.chaos import SETTINGS
 from ranloom.training.runtime.coordinator_process import logged_events, replay
 from ranloom.training.runtime.pacing import Budget, BudgetCut
-from ranloom.training.runtime.peer_messages import CODEC
 from ranloom.training.runtime.setup import TrainingSetup, layer_costs
 from ranloom.training.runtime.site_process import SiteConfig, SiteProcess
 from ranloom.training.runtime.supervise import Children
-from ranloom.training.runtime.transport import Endpoint, Identity
 from ranloom.training.settings import CoordinatorSettings
 from ranloom.training.simulator.capacity import Capacity
 from ranloom.training.simulator.network import Network
@@ -228,24 +226,6 @@ def task_overhead_s(folder: Path) -> float:
     return max(statistics.median(event.seconds for event in done[5:25]) - work_s, 0.0)
 
 
-def message_s() -> float:
-    """One way of a small message between two endpoints; 5 warm up, 20 count."""
-    ends = [Endpoint(Identity(n, None, {}), CODEC, "tcp://127.0.0.1:*") for n in ("a", "b")]
-    ends[0].connect("b", ends[1].address)
-    ends[1].connect("a", ends[0].address)
-    taken = []
-    for _ in range(25):
-        began_s = time.monotonic()
-        for source, target, name in ((0, 1, "b"), (1, 0, "a")):
-            ends[source].send(name, [Applied(0, 1, 1)])
-            while not list(ends[target].poll(1.0)):
-                pass
-        taken.append((time.monotonic() - began_s) / 2.0)
-    for end in ends:
-        end.close()
-    return statistics.median(taken[5:])
-
-
 # --- prediction -----------------------------------------------------------------------------------
 
 
@@ -293,6 +273,24 @@ def durations(notes: Sequence[tuple[float, Note]], first: int, end: int) -> list
     opened = {n.step: at for at, n in notes if n.kind is NoteKind.STEP_OPENED}
     reduced = {n.step: at for at, n in notes if n.kind is NoteKind.STEP_REDUCED}
     return [reduced[step] - opened[step] for step in range(first, end)]
+
+
+def hop_s(folder: Path, overhead_s: float) -> float:
+    """Two sites in a row: the delay of a message with which their step takes what it does.
+
+    Tensors are packed, carried between processes and unpacked by event loops that wake up late.
+    """
+    run = Run(even_boundaries(LAYERS, 2), 1, False, ("plain",))
+    notes, _ = train(run, folder)
+    measured_s = statistics.median(durations(notes, *run.range_of("plain")))
+    low_s, high_s = 0.0, 0.05
+    for _ in range(12):
+        middle_s = (low_s + high_s) / 2.0
+        if statistics.median(predict(run, "plain", overhead_s, middle_s)) < measured_s:
+            low_s = middle_s
+        else:
+            high_s = middle_s
+    return low_s
 
 
 Times = dict[str, float]
@@ -353,9 +351,10 @@ def measurements(folder: Path) -> dict[str, Times]:
 def main() -> None:
     """Measure one site and one link, predict, write, then train and compare."""
     with tempfile.TemporaryDirectory() as folder:
-        overhead_s, latency_s = task_overhead_s(Path(folder) / "alone"), message_s()
+        overhead_s = task_overhead_s(Path(folder) / "alone")
+        latency_s = hop_s(Path(folder) / "pair", overhead_s)
         predicted = predictions(overhead_s, latency_s)
-        inputs = {"task_overhead_s": overhead_s, "message_s": latency_s, "gbps": GBPS}
+        inputs = {"task_overhead_s": overhead_s, "hop_s": latency_s, "gbps": GBPS}
         promise = ROOT / "bench" / "real_change.predicted.json"
         promise.write_text(json.dumps({"inputs": inputs, "predicted": predicted}, indent=2) + "\n")
         print(json.dumps({"inputs": inputs, "predicted": predicted}, indent=2), flush=True)
