@@ -24,7 +24,7 @@ from ranloom.federated.transfers import Shipping
 class Base(StageParams):
     """Shared values of this stage."""
 
-    seed: int = Field(ge=0, description="root of random streams")
+    seed: int = Field(ge=0, le=1_000_000_000_000, description="root of random streams")
 
 
 class JobParams(StageParams):
@@ -37,10 +37,10 @@ class JobParams(StageParams):
     update_dtype: Literal["fp32", "fp16", "int8"] = Field(description="wire format of an update")
     ues_per_gnb: int = Field(ge=1, le=1000, description="UEs of the job at each gNB")
     rounds: int = Field(ge=3, le=1000, description="rounds")
-    first_begin_s: float = Field(ge=0, description="begin of round 0, s")
-    period_s: float = Field(gt=0, description="from one begin to the next, s")
+    first_begin_s: float = Field(ge=0, le=1e7, description="begin of round 0, s")
+    period_s: float = Field(gt=0, le=1e7, description="from one begin to the next, s")
     deadline_s: float = Field(
-        gt=0, description="an aggregate is due at the hub then, s after begin"
+        gt=0, le=1e7, description="an aggregate is due at the hub then, s after begin"
     )
 
 
@@ -49,7 +49,7 @@ class ClassParams(StageParams):
 
     name: str = Field(min_length=1, description="in tables")
     share: float = Field(ge=0, le=1, description="of the UEs; shares sum to 1")
-    median_s: float = Field(gt=0, description="median training time of a round, s")
+    median_s: float = Field(gt=0, le=1e7, description="median training time of a round, s")
     sigma: float = Field(ge=0, le=2, description="sd of its log, from round to round")
 
 
@@ -57,7 +57,7 @@ class SampleParams(StageParams):
     """Data sizes n_k."""
 
     kind: Literal["lognormal", "zipf"] = Field(description="distribution")
-    median: float = Field(ge=1, description="of lognormal")
+    median: float = Field(ge=1, le=1e6, description="of lognormal")
     sigma: float = Field(ge=0, le=4, description="of lognormal: sd of the log")
     exponent: float = Field(gt=0, le=10, description="of zipf")
     most: int = Field(ge=1, le=1_000_000, description="largest n_k")
@@ -77,11 +77,13 @@ class UeParams(StageParams):
     walk_path: str = Field(description="CSV file: second, cell; for walk")
     move_gap_s: float = Field(gt=0, le=60, description="interruption by a hand-over, s")
     restart_on_move: bool = Field(description="a hand-over restarts an upload (else it goes on)")
-    downlink_mbps: float = Field(gt=0, description="of a cell, for model distribution, Mbit/s")
+    downlink_mbps: float = Field(
+        gt=0, le=1e9, description="of a cell, for model distribution, Mbit/s"
+    )
     multicast: bool = Field(description="a cell sends the model once for all its UEs")
     lost_answer_probability: float = Field(ge=0, le=1, description="the UE then sends all again")
-    retry_s: float = Field(gt=0, description="how long a UE waits for an answer, s")
-    drain_s: float = Field(gt=0, description="uploads are waited for so long at the end, s")
+    retry_s: float = Field(gt=0, le=1e7, description="how long a UE waits for an answer, s")
+    drain_s: float = Field(gt=0, le=1e7, description="uploads are waited for so long at the end, s")
 
 
 class RateParams(StageParams):
@@ -96,10 +98,10 @@ class CutOffParams(StageParams):
     """When a gNB stops waiting in a round."""
 
     policy: Literal["fixed", "quorum", "mad"] = Field(description="rule")
-    min_s: float = Field(ge=0, description="earliest, s after the begin (quorum, mad)")
-    max_s: float = Field(gt=0, description="latest, s after the begin")
+    min_s: float = Field(ge=0, le=1e7, description="earliest, s after the begin (quorum, mad)")
+    max_s: float = Field(gt=0, le=1e7, description="latest, s after the begin")
     quorum: float = Field(gt=0, le=1, description="share of the expected updates")
-    mad_factor: float = Field(ge=0, description="k in median + k MAD")
+    mad_factor: float = Field(ge=0, le=1e6, description="k in median + k MAD")
 
 
 class AggregatorParams(StageParams):
@@ -107,15 +109,23 @@ class AggregatorParams(StageParams):
 
     arithmetic: Literal["float64", "fixed64", "float32"] = Field(description="of the sums")
     fraction_bits: int = Field(ge=0, le=52, description="of fixed64 sums")
-    staging_updates: int = Field(ge=1, description="most unfinished updates held at a time")
-    stall_s: float = Field(gt=0, description="an upload without news is dropped then, s")
+    staging_updates: int = Field(
+        ge=1, le=1_000_000, description="most unfinished updates held at a time"
+    )
+    stall_s: float = Field(gt=0, le=1e7, description="an upload without news is dropped then, s")
     late: Literal["carry_over", "carry_discount", "drop"] = Field(description="late updates")
     alpha: float = Field(ge=0, le=10, description="carry_discount: weight n_k (1+tau)^-alpha")
-    max_staleness: int = Field(ge=1, description="rounds late from which on it is dropped")
-    wave_max_s: float = Field(gt=0, description="a wave waits at most so long, s")
-    wave_max_bytes: int = Field(ge=1024, description="largest part of a wave, bytes")
+    max_staleness: int = Field(
+        ge=1, le=1_000_000, description="rounds late from which on it is dropped"
+    )
+    wave_max_s: float = Field(gt=0, le=1e7, description="a wave waits at most so long, s")
+    wave_max_bytes: int = Field(
+        ge=1024, le=1_000_000_000_000, description="largest part of a wave, bytes"
+    )
     shipped_dtype: Literal["fp64", "fp32", "fp16", "int8"] = Field(description="wire format")
-    core_gbytes_per_s: float = Field(gt=0, description="checked and added by one core, GB/s")
+    core_gbytes_per_s: float = Field(
+        gt=0, le=1e7, description="checked and added by one core, GB/s"
+    )
     cut_off: CutOffParams
 
 
@@ -125,14 +135,14 @@ class TensorParams(StageParams):
     model: Literal[*MODEL_SHAPES] = Field(description="shape of the tensors")  # type: ignore[valid-type]
     rank: int = Field(ge=1, le=1024, description="LoRA rank")
     targets: tuple[str, ...] = Field(min_length=1, description="adapted modules")
-    scale: float = Field(gt=0, description="sd of the values")
+    scale: float = Field(gt=0, le=1e6, description="sd of the values")
 
 
 class BurstParams(StageParams):
     """Burstiness."""
 
     bin_s: tuple[PositiveInt, ...] = Field(min_length=1, description="bin widths, s")
-    burst_gbps: float = Field(gt=0, description="rate at which a gNB sends a wave, Gbit/s")
+    burst_gbps: float = Field(gt=0, le=1e6, description="rate at which a gNB sends a wave, Gbit/s")
 
 
 class QualityParams(StageParams):
@@ -141,21 +151,25 @@ class QualityParams(StageParams):
     text_path: str = Field(description="tab-separated file, columns sentence and label")
     words: int = Field(ge=16, le=100_000, description="vocabulary")
     tokens: int = Field(ge=2, le=512, description="words of a text")
-    test_rows: int = Field(ge=16, description="last rows of the file, for testing")
+    test_rows: int = Field(ge=16, le=1_000_000, description="last rows of the file, for testing")
     layers: int = Field(ge=1, le=24, description="decoder layers")
     width: int = Field(ge=4, le=1024, description="model width")
-    heads: int = Field(ge=1, description="attention heads")
-    rank: int = Field(ge=1, description="LoRA rank, on all linear layers")
-    pretrain_steps: int = Field(ge=0, description="next-token steps before, without labels")
-    gnbs: int = Field(ge=2, description="gNBs that take part")
-    ues_per_gnb: int = Field(ge=1, description="UEs at each of them")
-    rounds: int = Field(ge=2, description="rounds on the timetable")
-    period_s: float = Field(gt=0, description="timetable and cut-off of a round, s")
-    steps: int = Field(ge=1, description="local steps in a round")
-    rows: int = Field(ge=1, description="texts in a batch")
+    heads: int = Field(ge=1, le=1_000_000, description="attention heads")
+    rank: int = Field(ge=1, le=1_000_000, description="LoRA rank, on all linear layers")
+    pretrain_steps: int = Field(
+        ge=0, le=1_000_000, description="next-token steps before, without labels"
+    )
+    gnbs: int = Field(ge=2, le=1_000_000, description="gNBs that take part")
+    ues_per_gnb: int = Field(ge=1, le=1_000_000, description="UEs at each of them")
+    rounds: int = Field(ge=2, le=1_000_000, description="rounds on the timetable")
+    period_s: float = Field(gt=0, le=1e7, description="timetable and cut-off of a round, s")
+    steps: int = Field(ge=1, le=1_000_000, description="local steps in a round")
+    rows: int = Field(ge=1, le=1_000_000, description="texts in a batch")
     rate: float = Field(gt=0, lt=1, description="step size of Adam")
     skew: float = Field(ge=0.5, le=1, description="share of rows with a label of the own class")
-    slow_labels: int = Field(ge=1, description="labels that belong to the slowest class")
+    slow_labels: int = Field(
+        ge=1, le=1_000_000, description="labels that belong to the slowest class"
+    )
     seeds: int = Field(ge=1, le=100, description="repetitions")
 
     def task(self, path: Path) -> TextTask:
@@ -176,12 +190,12 @@ class Params(StageParams):
 
     base: Base
     scenario: str = Field(description="rows of ue_rates.parquet")
-    hours: int = Field(ge=1, description="hours that the scenario's seconds sample")
-    hour: int = Field(ge=0, description="hour of the rounds")
+    hours: int = Field(ge=1, le=1_000_000, description="hours that the scenario's seconds sample")
+    hour: int = Field(ge=0, le=1_000_000, description="hour of the rounds")
     hour_spread: int = Field(ge=0, le=12, description="of gNBs beyond the scenario's cells")
     topology_path: str = Field(description="nodes of kind gnb, and the hub: the destination")
     n_gnbs: int = Field(ge=1, le=1000, description="gNBs")
-    nearest_gnbs: int = Field(ge=1, description="gNBs that a UE may move to")
+    nearest_gnbs: int = Field(ge=1, le=1_000_000, description="gNBs that a UE may move to")
     jobs: tuple[JobParams, ...] = Field(min_length=1, description="federated jobs")
     rates: RateParams
     ue: UeParams

@@ -58,7 +58,9 @@ class CellParams(StageParams):
     inactivity_frames: int = Field(
         ge=0, le=10_000, description="idle frames before a grant; 0: off"
     )
-    buffer_limit_bytes: int = Field(ge=0, description="UE buffer; 0: unlimited")
+    buffer_limit_bytes: int = Field(
+        ge=0, le=1_000_000_000_000, description="UE buffer; 0: unlimited"
+    )
 
 
 class PlantParams(StageParams):
@@ -74,7 +76,7 @@ class PlantParams(StageParams):
 class Base(StageParams):
     """Shared values of the stages that simulate the cell."""
 
-    seed: int = Field(ge=0, description="root of random streams")
+    seed: int = Field(ge=0, le=1_000_000_000_000, description="root of random streams")
     card: str = Field(description="device card, a YAML file")
     bler_path: str = Field(description="error rates of code blocks by SNR, a CSV file")
     mcs_table: Literal[1, 2, 3] = Field(description="38.214 tables 5.1.3.1-1, -2, -3")

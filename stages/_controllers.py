@@ -10,13 +10,15 @@ from pipeline.stage import StageParams
 class LimitParams(StageParams):
     """What a setting has to meet against ``noctrl``."""
 
-    transitions_ratio: float = Field(ge=1, description="times fewer transitions")
-    mean_sm_pct: float = Field(ge=0, description="higher mean reservation, per cent")
-    delay_p95_ms: float = Field(ge=0, description="later 95th percentile, ms")
-    delay_p95_pct: float = Field(ge=0, description="or this share of it, per cent")
-    throughput_pct: float = Field(ge=0, description="lower throughput, per cent")
-    harq_met_pct: float = Field(ge=0, description="less feedback in time, percentage points")
-    decode_over_1ms_pct: float = Field(ge=0, description="more decodes above 1 ms, points")
+    transitions_ratio: float = Field(ge=1, le=1e7, description="times fewer transitions")
+    mean_sm_pct: float = Field(ge=0, le=1e4, description="higher mean reservation, per cent")
+    delay_p95_ms: float = Field(ge=0, le=1e9, description="later 95th percentile, ms")
+    delay_p95_pct: float = Field(ge=0, le=1e4, description="or this share of it, per cent")
+    throughput_pct: float = Field(ge=0, le=1e4, description="lower throughput, per cent")
+    harq_met_pct: float = Field(
+        ge=0, le=1e4, description="less feedback in time, percentage points"
+    )
+    decode_over_1ms_pct: float = Field(ge=0, le=1e4, description="more decodes above 1 ms, points")
 
 
 class WeaverPlusTable(StageParams):

@@ -25,46 +25,52 @@ _Count = Annotated[int, Field(ge=1, le=1000)]
 class Base(StageParams):
     """Shared values of this stage."""
 
-    seed: int = Field(ge=0, description="root of random streams")
+    seed: int = Field(ge=0, le=1_000_000_000_000, description="root of random streams")
 
 
 class LinkParams(StageParams):
     """Links of topology files that state lengths only."""
 
-    packet_gbps: float = Field(gt=0, description="packet rate in each direction, Gbit/s")
+    packet_gbps: float = Field(ge=1e-3, le=1e6, description="packet rate in each direction, Gbit/s")
     wavelengths: int = Field(ge=1, le=1000, description="channels in each direction")
 
 
 class RefineParams(StageParams):
     """Refinement of the selective plan by CP-SAT."""
 
-    deterministic_time: float = Field(ge=0, description="per objective, solver's unit; 0: off")
-    most_demands: int = Field(ge=1, description="not tried with more demands than that")
+    deterministic_time: float = Field(
+        ge=0, le=1e6, description="per objective, solver's unit; 0: off"
+    )
+    most_demands: int = Field(
+        ge=1, le=1_000_000, description="not tried with more demands than that"
+    )
 
 
 class BackgroundParams(StageParams):
     """Background traffic of the fluid simulation."""
 
     load: float = Field(ge=0, le=1, description="mean share of the busiest links")
-    stream_mbps: float = Field(gt=0, description="rate of a stream, Mbit/s")
-    mean_stream_s: float = Field(gt=0, description="mean duration of a stream, s")
-    buffer_ms: float = Field(gt=0, description="longest queueing time, ms")
-    flow_mbps: float = Field(gt=0, description="highest rate of an unshaped transfer, Mbit/s")
-    bin_ms: float = Field(gt=0, description="time bins of burstiness, ms")
+    stream_mbps: float = Field(ge=0.1, le=1e9, description="rate of a stream, Mbit/s")
+    mean_stream_s: float = Field(ge=1e-3, le=1e7, description="mean duration of a stream, s")
+    buffer_ms: float = Field(ge=1e-3, le=1e9, description="longest queueing time, ms")
+    flow_mbps: float = Field(
+        ge=0.1, le=1e9, description="highest rate of an unshaped transfer, Mbit/s"
+    )
+    bin_ms: float = Field(ge=1, le=1e9, description="time bins of burstiness, ms")
 
 
 class PowerParams(StageParams):
     """Per-port power."""
 
-    transponder_w: float = Field(ge=0, description="one end of a lit circuit, W")
-    packet_port_w: float = Field(ge=0, description="a packet port at full rate, W")
+    transponder_w: float = Field(ge=0, le=1e6, description="one end of a lit circuit, W")
+    packet_port_w: float = Field(ge=0, le=1e6, description="a packet port at full rate, W")
 
 
 class SpectrumParams(StageParams):
     """Spectrum of the channels."""
 
-    first_centre_ghz: float = Field(gt=0, description="centre of channel 0, GHz")
-    slot_ghz: float = Field(gt=0, description="width of a channel, GHz")
+    first_centre_ghz: float = Field(ge=1, le=1e6, description="centre of channel 0, GHz")
+    slot_ghz: float = Field(ge=0.1, le=1e6, description="width of a channel, GHz")
 
 
 class SweepParams(StageParams):
@@ -81,7 +87,7 @@ class SweepParams(StageParams):
         description="LoRA ranks over that of the demands"
     )
     gnbs: tuple[_Count, ...] = Field(description="numbers of gNBs that send; more are left out")
-    effort: int = Field(ge=0, description="moves of local search per plan")
+    effort: int = Field(ge=0, le=1_000_000, description="moves of local search per plan")
 
     def axes(self) -> Axes:
         """Values to sweep."""
@@ -91,12 +97,12 @@ class SweepParams(StageParams):
 class ReplanParams(StageParams):
     """Re-planning while the selective plan is carried out."""
 
-    effort: int = Field(ge=0, description="moves of local search at each re-planning")
+    effort: int = Field(ge=0, le=1_000_000, description="moves of local search at each re-planning")
     notice_s: float = Field(ge=0, le=3600, description="windows are committed that early, s")
     failed_setups: tuple[NonNegativeInt, ...] = Field(
         description="set-ups that fail, from 0 in their order"
     )
-    cut_at_s: float = Field(ge=0, description="the busiest fibre is cut then, s")
+    cut_at_s: float = Field(ge=0, le=1e7, description="the busiest fibre is cut then, s")
 
 
 class JitterParams(StageParams):
@@ -109,10 +115,12 @@ class JitterParams(StageParams):
 class CopyParams(StageParams):
     """A layout change of the training job."""
 
-    at_s: float = Field(ge=0, description="decided then, s")
-    within_s: float = Field(gt=0, description="takes effect so much later, s")
-    layers: int = Field(ge=1, description="decoder layers that move")
-    from_stage: int = Field(ge=0, description="stage that gives them; the next one takes them")
+    at_s: float = Field(ge=0, le=1e7, description="decided then, s")
+    within_s: float = Field(gt=0, le=1e7, description="takes effect so much later, s")
+    layers: int = Field(ge=1, le=1_000_000, description="decoder layers that move")
+    from_stage: int = Field(
+        ge=0, le=1_000_000, description="stage that gives them; the next one takes them"
+    )
 
 
 class TrainingParams(StageParams):
@@ -121,9 +129,9 @@ class TrainingParams(StageParams):
     model: ModelName = Field(description="model that is trained")
     stages: int = Field(ge=1, le=100, description="pipeline stages")
     replicas: int = Field(ge=0, le=100, description="replicas; below 2 there is nothing to sum")
-    period_s: float = Field(gt=0, description="from one gradient sum to the next, s")
-    sync_s: float = Field(gt=0, description="time until every holder has the sum, s")
-    fanout: int = Field(ge=1, description="children of a node in the tree of the sum")
+    period_s: float = Field(gt=0, le=1e7, description="from one gradient sum to the next, s")
+    sync_s: float = Field(gt=0, le=1e7, description="time until every holder has the sum, s")
+    fanout: int = Field(ge=1, le=1_000_000, description="children of a node in the tree of the sum")
     copies: tuple[CopyParams, ...] = Field(description="layout changes")
 
 
@@ -133,13 +141,15 @@ class Params(StageParams):
     base: Base
     setup_s: float = Field(ge=0, le=3600, description="set-up time of a window, s")
     guard_s: float = Field(ge=0, le=3600, description="ports and channels rest after a window, s")
-    circuit_gbps: float = Field(gt=0, description="rate of a circuit, Gbit/s")
+    circuit_gbps: float = Field(ge=0.1, le=1e6, description="rate of a circuit, Gbit/s")
     site_ports: int = Field(ge=1, le=1000, description="optical ports of a gNB")
     hub_ports: int = Field(ge=1, le=1000, description="optical ports of the hub")
     candidate_paths: int = Field(ge=1, le=16, description="paths that a window may take")
-    packet_share: float = Field(gt=0, le=1, description="of each packet link, for these transfers")
+    packet_share: float = Field(
+        ge=1e-5, le=1, description="of each packet link, for these transfers"
+    )
     plan_on: str = Field(pattern="^(p50|p95)$", description="forecast quantile to plan on")
-    effort: int = Field(ge=0, description="moves of local search")
+    effort: int = Field(ge=0, le=1_000_000, description="moves of local search")
     refine: RefineParams
     links: LinkParams
     reservations_path: str = Field(description="calendar of others, TAPI JSON")

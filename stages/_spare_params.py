@@ -19,16 +19,20 @@ from ranloom.spare.workload import Restart, Workload, gemm_chain, transformer_st
 class Base(StageParams):
     """Shared values of this stage."""
 
-    seed: int = Field(ge=0, description="root of random streams")
+    seed: int = Field(ge=0, le=1_000_000_000_000, description="root of random streams")
     card: str = Field(description="device card of the traces, a YAML file")
 
 
 class MechanismParams(StageParams):
     """One sharing mechanism (WEAVER Table 1)."""
 
-    reconfiguration_us: float = Field(ge=0, description="time of a change of the partition, us")
+    reconfiguration_us: float = Field(
+        ge=0, le=1e12, description="time of a change of the partition, us"
+    )
     keeps_state: bool = Field(description="device state survives a change")
-    checkpoint_us: float = Field(ge=0, description="saving and restoring where it does not, us")
+    checkpoint_us: float = Field(
+        ge=0, le=1e12, description="saving and restoring where it does not, us"
+    )
 
 
 class TilingParams(StageParams):
@@ -36,18 +40,18 @@ class TilingParams(StageParams):
 
     tile_m: int = Field(ge=1, le=4096, description="rows")
     tile_n: int = Field(ge=1, le=4096, description="columns")
-    tile_k: int = Field(ge=1, description="reduction")
+    tile_k: int = Field(ge=1, le=1_000_000, description="reduction")
 
 
 class ChainParams(StageParams):
     """Chain of dependent products (WEAVER Table 5)."""
 
     length: int = Field(ge=1, le=100_000, description="products in a chain")
-    m: int = Field(ge=1, description="rows of the output")
-    n: int = Field(ge=1, description="columns of the output")
-    k: int = Field(ge=1, description="reduction")
+    m: int = Field(ge=1, le=1_000_000, description="rows of the output")
+    n: int = Field(ge=1, le=1_000_000, description="columns of the output")
+    k: int = Field(ge=1, le=1_000_000, description="reduction")
     restart: Restart = Field(description="what a change of the partition starts over")
-    relaunch_us: float = Field(ge=0, description="time to launch the chain again, us")
+    relaunch_us: float = Field(ge=0, le=1e12, description="time to launch the chain again, us")
     tile_efficiency: float = Field(gt=0, le=1, description="share of the tensor peak in a tile")
     tiling: TilingParams
 
@@ -56,12 +60,12 @@ class StepParams(StageParams):
     """Training step of a decoder-only transformer (WEAVER Table 6)."""
 
     layers: int = Field(ge=1, le=200, description="decoder layers")
-    hidden: int = Field(ge=1, description="model width")
-    heads: int = Field(ge=1, description="attention heads")
-    ffn: int = Field(ge=1, description="width of the feed-forward layer")
-    vocabulary: int = Field(ge=1, description="vocabulary size")
-    batch: int = Field(ge=1, description="samples of a step")
-    sequence: int = Field(ge=1, description="tokens of a sample")
+    hidden: int = Field(ge=1, le=1_000_000, description="model width")
+    heads: int = Field(ge=1, le=1_000_000, description="attention heads")
+    ffn: int = Field(ge=1, le=1_000_000, description="width of the feed-forward layer")
+    vocabulary: int = Field(ge=1, le=1_000_000, description="vocabulary size")
+    batch: int = Field(ge=1, le=1_000_000, description="samples of a step")
+    sequence: int = Field(ge=1, le=1_000_000, description="tokens of a sample")
     restart: Restart = Field(description="what a change of the partition starts over")
 
 
@@ -74,18 +78,22 @@ class ChecksParams(StageParams):
     rows: int = Field(ge=2, le=4096, description="rows of a product")
     columns: int = Field(ge=2, le=4096, description="columns of a product")
     reduction: int = Field(ge=1, le=65536, description="reduction of a product")
-    corruption_rms: float = Field(gt=0, description="wrong entry: off by this many rms entries")
+    corruption_rms: float = Field(
+        gt=0, le=1e6, description="wrong entry: off by this many rms entries"
+    )
 
 
 class SyntheticTraceParams(StageParams):
     """Statistics of the synthetic reservations of one controller."""
 
-    mean_sm: float = Field(gt=0, description="mean reservation, SMs")
-    transitions: int = Field(ge=0, description="changes in the trace")
-    quiet_sm: int = Field(ge=0, description="level between excursions, SMs")
-    peak_sm: int = Field(ge=1, description="highest level of an excursion, SMs")
-    period_us: float = Field(gt=0, description="changes happen at multiples of this, us")
-    burst_transitions: int = Field(ge=0, description="changes in one burst; 0: no bursts")
+    mean_sm: float = Field(gt=0, le=1e6, description="mean reservation, SMs")
+    transitions: int = Field(ge=0, le=10_000_000, description="changes in the trace")
+    quiet_sm: int = Field(ge=0, le=1_000_000, description="level between excursions, SMs")
+    peak_sm: int = Field(ge=1, le=1_000_000, description="highest level of an excursion, SMs")
+    period_us: float = Field(gt=0, le=1e12, description="changes happen at multiples of this, us")
+    burst_transitions: int = Field(
+        ge=0, le=10_000_000, description="changes in one burst; 0: no bursts"
+    )
 
 
 class SyntheticParams(StageParams):
@@ -93,11 +101,13 @@ class SyntheticParams(StageParams):
 
     traces: int = Field(ge=1, le=100, description="traces drawn of each kind")
     duration_s: float = Field(gt=0, le=3600, description="length of a trace, s")
-    slot_us: float = Field(gt=0, description="slot duration, us")
-    burst_us: float = Field(gt=0, description="length of a burst, us")
+    slot_us: float = Field(gt=0, le=1e12, description="slot duration, us")
+    burst_us: float = Field(gt=0, le=1e12, description="length of a burst, us")
     burst_share: float = Field(ge=0, lt=1, description="share of the changes in bursts")
     sensitivity_traces: int = Field(ge=1, le=100, description="of these, for sensitivity.parquet")
-    step_loss_us: float = Field(ge=0, description="further loss of a training step a change, us")
+    step_loss_us: float = Field(
+        ge=0, le=1e12, description="further loss of a training step a change, us"
+    )
     scenarios: dict[str, dict[str, SyntheticTraceParams]] = Field(
         description="by scenario and controller"
     )
@@ -108,7 +118,7 @@ class SteadinessParams(StageParams):
 
     duration_s: float = Field(gt=0, le=3600, description="length of both traces, s")
     bursty: SyntheticTraceParams = Field(description="statistics of the bursty trace")
-    stable_sm: int = Field(ge=0, description="reservation of the stable trace, SMs")
+    stable_sm: int = Field(ge=0, le=1_000_000, description="reservation of the stable trace, SMs")
 
 
 class Params(StageParams):

@@ -25,7 +25,7 @@ else:  # names that the library registers, known only when it is imported
 class Base(StageParams):
     """Shared values of this stage."""
 
-    seed: int = Field(ge=0, description="root of random streams")
+    seed: int = Field(ge=0, le=1_000_000_000_000, description="root of random streams")
 
 
 class ControlParams(StageParams):
@@ -34,7 +34,7 @@ class ControlParams(StageParams):
     control_interval_s: float = Field(gt=0, le=60, description="AIR control interval, s (Eq. 2)")
     slack_fraction: float = Field(ge=0, le=10, description="theta_AIR: slack over T_bar (Eq. 2)")
     steal_gain: float = Field(ge=0, le=10, description="lag from which work moves, share of T_bar")
-    exact_assignment: int = Field(ge=0, description="largest matrix assigned exactly")
+    exact_assignment: int = Field(ge=0, le=1_000_000, description="largest matrix assigned exactly")
     speculate: bool = Field(description="execute the last micro-batches twice where late")
     error_weight: float = Field(gt=0, le=1, description="weight of the newest prediction error")
     margin_errors: float = Field(ge=0, le=10, description="mean errors added to predictions")
@@ -86,12 +86,12 @@ class SimParams(StageParams):
     duration_s: dict[ModelName, PositiveFloat] = Field(
         description="virtual time of a run, s, by model"
     )
-    step_samples: int = Field(ge=1, description="B*, samples of a step")
+    step_samples: int = Field(ge=1, le=1_000_000, description="B*, samples of a step")
     sequence: int = Field(ge=8, le=2048, description="tokens of a sample")
     micro_batch_samples: tuple[PositiveInt, ...] = Field(
         min_length=1, description="sizes to choose from"
     )
-    least_replicas: int = Field(ge=1, description="replicas that WEAVER has to have")
+    least_replicas: int = Field(ge=1, le=1_000_000, description="replicas that WEAVER has to have")
     least_sites: int = Field(ge=1, le=64, description="sites that every system has to use")
     unmerged_limits: tuple[PositiveInt, ...] = Field(
         min_length=1, description="unmerged gradients of a site, sizes to choose from"
@@ -100,7 +100,9 @@ class SimParams(StageParams):
     optimizer_on_host: bool = Field(description="optimizer state in host memory (App. E)")
     tied_embeddings: bool = Field(description="first and last stage share the embedding")
     reduce_chunks: int = Field(ge=1, le=10_000, description="parts in which sums stream")
-    plan_seconds: int = Field(ge=1, description="seconds of the trace known when plans are made")
+    plan_seconds: int = Field(
+        ge=1, le=1_000_000, description="seconds of the trace known when plans are made"
+    )
     task_overhead_ms: float = Field(ge=0, le=1000, description="beside the work of a task, ms")
     budget_period_s: float = Field(gt=0, le=60, description="between two budget reports, s")
     scenarios: tuple[str, ...] = Field(min_length=1, description="scenarios of the trace pool")
@@ -113,10 +115,10 @@ class BaselineParams(StageParams):
     """What the papers of the baselines leave open."""
 
     slowdown: float = Field(gt=1, le=100, description="slow-down at which they react")
-    detect_s: float = Field(ge=0, description="until it is noticed, s")
-    plan_s: float = Field(ge=0, description="to find a new plan, s")
-    quiet_s: float = Field(ge=0, description="shortest time between two reactions, s")
-    storage_gbps: float = Field(gt=0, description="checkpoint storage to a site, Gbit/s")
+    detect_s: float = Field(ge=0, le=1e7, description="until it is noticed, s")
+    plan_s: float = Field(ge=0, le=1e7, description="to find a new plan, s")
+    quiet_s: float = Field(ge=0, le=1e7, description="shortest time between two reactions, s")
+    storage_gbps: float = Field(gt=0, le=1e6, description="checkpoint storage to a site, Gbit/s")
     epoch_steps: int = Field(ge=1, le=10_000, description="Confidant averages every so many steps")
     copy_memory_share: float = Field(gt=0, le=1, description="memory for Confidant's weight copies")
     local_steps: int = Field(ge=1, le=1000, description="DiLoCo averages every so many steps")
@@ -129,7 +131,7 @@ class DynamicParams(StageParams):
 
     model: ModelName = Field(description="model")
     systems: tuple[BaselineName, ...] = Field(description="baselines beside WEAVER")
-    duration_s: float = Field(gt=0, description="virtual time, s")
+    duration_s: float = Field(gt=0, le=1e7, description="virtual time, s")
     drops: int = Field(ge=0, le=10_000, description="capacity drops over all sites")
     drop_left: tuple[Share, Share] = Field(description="least and largest share that is left")
     drop_length_s: tuple[PositiveInt, PositiveInt] = Field(
@@ -139,8 +141,10 @@ class DynamicParams(StageParams):
     repair_s: tuple[PositiveFloat, PositiveFloat] = Field(
         description="shortest and longest time a site is dead, s"
     )
-    shift_threshold: float = Field(gt=0, description="relative change that counts as a shift")
-    least_replicas: int = Field(ge=1, description="replicas: rerouting needs two")
+    shift_threshold: float = Field(
+        gt=0, le=1e6, description="relative change that counts as a shift"
+    )
+    least_replicas: int = Field(ge=1, le=1_000_000, description="replicas: rerouting needs two")
     optimizer_on_host: bool = Field(description="optimizer state in host memory (App. E)")
     air_slacks: tuple[NonNegativeFloat, ...] = Field(
         description="theta_AIR of the sensitivity (Table 14)"
@@ -156,7 +160,9 @@ class DynamicParams(StageParams):
 class ReconciledParams(StageParams):
     """Assumptions of the second set, which contradict or go beyond the published inputs."""
 
-    step_samples: int = Field(ge=1, description="samples of a step, also between two averagings")
+    step_samples: int = Field(
+        ge=1, le=1_000_000, description="samples of a step, also between two averagings"
+    )
     tied_embeddings: bool = Field(description="first and last stage share the embedding")
     ends_on_host: bool = Field(description="embeddings and head take no device memory")
     hidden_share: float = Field(
@@ -165,18 +171,20 @@ class ReconciledParams(StageParams):
     duration_s: dict[ModelName, PositiveFloat] = Field(
         description="virtual time of a run, s, by model"
     )
-    dynamic_sync_gbps: float = Field(gt=0, description="sums in the dynamic experiment, Gbit/s")
+    dynamic_sync_gbps: float = Field(
+        gt=0, le=1e6, description="sums in the dynamic experiment, Gbit/s"
+    )
 
 
 class StarParams(StageParams):
     """Typical setting (section 7.2.3)."""
 
-    sites_per_core: int = Field(ge=1, description="sites of a core")
-    site_core_gbps: float = Field(gt=0, description="site to core, Gbit/s")
-    site_core_ms: float = Field(ge=0, description="site to core, ms")
-    core_core_gbps: float = Field(gt=0, description="core to core, Gbit/s")
-    core_core_ms: float = Field(ge=0, description="core to core, ms")
-    peer_gbps: float = Field(gt=0, description="between sites of a core, Gbit/s")
+    sites_per_core: int = Field(ge=1, le=1_000_000, description="sites of a core")
+    site_core_gbps: float = Field(gt=0, le=1e6, description="site to core, Gbit/s")
+    site_core_ms: float = Field(ge=0, le=1e9, description="site to core, ms")
+    core_core_gbps: float = Field(gt=0, le=1e6, description="core to core, Gbit/s")
+    core_core_ms: float = Field(ge=0, le=1e9, description="core to core, ms")
+    peer_gbps: float = Field(gt=0, le=1e6, description="between sites of a core, Gbit/s")
 
 
 class ScalingParams(StageParams):
@@ -194,15 +202,21 @@ class CircuitParams(StageParams):
     """Planned optical windows as extra bandwidth of the synchronisation plane."""
 
     strategy: str = Field(description="strategy of plan_windows whose windows are used")
-    gbps: float = Field(gt=0, description="rate that a circuit adds for training, Gbit/s")
+    gbps: float = Field(gt=0, le=1e6, description="rate that a circuit adds for training, Gbit/s")
 
 
 class LiveFaults(StageParams):
     """What happens to processes of the live run."""
 
-    kill_site: int = Field(ge=0, description="site that is killed once it holds committed work")
-    kill_step: int = Field(ge=-1, description="from this step on; -1: no site is killed")
-    crash_step: int = Field(ge=-1, description="the coordinator is killed then; -1: it is not")
+    kill_site: int = Field(
+        ge=0, le=1_000_000, description="site that is killed once it holds committed work"
+    )
+    kill_step: int = Field(
+        ge=-1, le=1_000_000, description="from this step on; -1: no site is killed"
+    )
+    crash_step: int = Field(
+        ge=-1, le=1_000_000, description="the coordinator is killed then; -1: it is not"
+    )
     back_after_s: float = Field(ge=0, le=60, description="killed processes start again after, s")
 
 
@@ -211,37 +225,41 @@ class LiveParams(StageParams):
 
     layers: int = Field(ge=1, le=64, description="decoder layers")
     width: int = Field(ge=8, le=4096, description="hidden width")
-    heads: int = Field(ge=1, description="attention heads; divides the width")
+    heads: int = Field(ge=1, le=1_000_000, description="attention heads; divides the width")
     sequence: int = Field(ge=4, le=2048, description="tokens of a sample")
     dtype: Literal["float64", "float32", "bfloat16"] = Field(description="parameters, activations")
     dropout: float = Field(ge=0, lt=1, description="residual dropout")
     optimizer: Literal["sgd", "adamw"] = Field(description="update rule")
-    learning_rate: float = Field(gt=0, description="step size")
+    learning_rate: float = Field(gt=0, le=1e6, description="step size")
     text_source: Literal["generated", "file"] = Field(description="where the text comes from")
     text_path: str = Field(description="file: UTF-8 text, or SST-2 style .tsv")
-    generated_samples: int = Field(ge=1, description="sentences where the text is generated")
+    generated_samples: int = Field(
+        ge=1, le=1_000_000, description="sentences where the text is generated"
+    )
     stages: int = Field(ge=1, le=16, description="pipeline stages")
     replicas: int = Field(ge=1, le=16, description="replicas")
     steps: int = Field(ge=1, le=100_000, description="steps' worth of samples")
-    micro_batch_samples: int = Field(ge=1, description="samples of a micro-batch")
-    step_micro_batches: int = Field(ge=1, description="micro-batches of a step")
+    micro_batch_samples: int = Field(ge=1, le=1_000_000, description="samples of a micro-batch")
+    step_micro_batches: int = Field(ge=1, le=1_000_000, description="micro-batches of a step")
     task_ms: float = Field(gt=0, le=60_000, description="a forward task at full budget, ms")
     second_s: float = Field(
         gt=0, le=60, description="a second of spare.parquet lasts so long here, s"
     )
     budget_shares: tuple[Share, ...] = Field(min_length=2, description="budget of each site")
-    cut_site: int = Field(ge=0, description="site whose budget is cut")
+    cut_site: int = Field(ge=0, le=1_000_000, description="site whose budget is cut")
     cut_steps: tuple[NonNegativeInt, NonNegativeInt] = Field(
         description="from which step until which"
     )
     cut_left: float = Field(gt=0, le=1, description="share of its budget that is left")
     control_interval_s: float = Field(gt=0, le=10, description="AIR control interval, s")
-    hop_ms: float = Field(ge=0, description="predicted hand-over, ms")
-    lease_s: float = Field(gt=0, description="silence after which a site is lost, s")
-    checkpoint_steps: int = Field(ge=0, description="steps between checkpoints; 0: at the end")
+    hop_ms: float = Field(ge=0, le=1e9, description="predicted hand-over, ms")
+    lease_s: float = Field(gt=0, le=1e7, description="silence after which a site is lost, s")
+    checkpoint_steps: int = Field(
+        ge=0, le=1_000_000, description="steps between checkpoints; 0: at the end"
+    )
     mlr_threshold: float = Field(gt=0, le=1, description="theta_MLR of the live run")
     faults: LiveFaults
-    deadline_s: float = Field(gt=0, description="the run is given up then, s")
+    deadline_s: float = Field(gt=0, le=1e7, description="the run is given up then, s")
 
 
 class Params(StageParams):

@@ -71,7 +71,9 @@ class WeaverTable(StageParams):
     """Algorithm 1; meaning of each in ``ranloom.mac.controllers.weaver.WeaverParams``."""
 
     step_sm: int = Field(ge=1, le=1024, description="STEP, SMs")
-    backlog_threshold_bytes: int = Field(ge=0, description="BACKLOG_THR, bytes")
+    backlog_threshold_bytes: int = Field(
+        ge=0, le=1_000_000_000_000, description="BACKLOG_THR, bytes"
+    )
     patience: int = Field(ge=1, le=1_000_000, description="DECR_THR, in patience_unit")
     patience_unit: Literal["slots", "ul_slots"] = Field(description="unit of the patience")
     patience_count: Literal["literal", "per_slot"] = Field(description="line 30: a pass or a slot")

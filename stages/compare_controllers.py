@@ -63,7 +63,7 @@ class LoadParams(StageParams):
 class SensitivityParams(StageParams):
     """What is varied when transitions are counted."""
 
-    load: int = Field(ge=0, description="which of the loads, from 0")
+    load: int = Field(ge=0, le=1_000_000, description="which of the loads, from 0")
     quanta_sm: list[PositiveInt] = Field(min_length=1, description="SM quanta")
     every_ul_slots: list[PositiveInt] = Field(
         min_length=1, description="sampling periods, UL slots"
@@ -81,8 +81,8 @@ class Params(StageParams):
     controllers: list[str] = Field(min_length=1, description="controllers beside noctrl")
     weaver_plus: WeaverPlusTable
     limits: LimitParams
-    mean_sm_from: float = Field(ge=0, description="lowest mean of noctrl that counts, SMs")
-    mean_sm_to: float = Field(ge=0, description="highest mean of noctrl that counts, SMs")
+    mean_sm_from: float = Field(ge=0, le=1e6, description="lowest mean of noctrl that counts, SMs")
+    mean_sm_to: float = Field(ge=0, le=1e6, description="highest mean of noctrl that counts, SMs")
     loads: list[LoadParams] = Field(min_length=1, description="loads")
     sensitivity: SensitivityParams
 

@@ -83,7 +83,9 @@ class MacroParams(StageParams):
     seconds_per_hour: int = Field(ge=1, le=3600, description="simulated seconds of each hour")
     n_ue: int = Field(ge=1, le=64, description="UEs of a cell")
     busy_hour_mbps: float = Field(gt=0, le=1e4, description="offered at load 1, Mbit/s")
-    file_bytes: int = Field(ge=1, description="size of an uploaded file, bytes")
+    file_bytes: int = Field(
+        ge=1, le=1_000_000_000_000, description="size of an uploaded file, bytes"
+    )
     background_reports_per_s: float = Field(gt=0, le=1e4, description="reports of every UE")
     sinr_mean_db: float = Field(ge=-20, le=60, description="mean SINR over UEs, dB")
     sinr_spread_db: float = Field(ge=0, le=40, description="sd over UEs, dB")
