@@ -18,7 +18,7 @@ from pipeline.stage import StageParams, Table
 
 REGISTRY = discover(stages)
 
-HEAVY = ("mlflow", "prefect", "dvc", "optuna")
+HEAVY = ("mlflow", "prefect", "dvc", "optuna", "torch", "scipy.stats")
 
 
 def models(model: type[StageParams]) -> Iterator[type[StageParams]]:
