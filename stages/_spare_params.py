@@ -40,16 +40,16 @@ class TilingParams(StageParams):
 
     tile_m: int = Field(ge=1, le=4096, description="rows")
     tile_n: int = Field(ge=1, le=4096, description="columns")
-    tile_k: int = Field(ge=1, le=1_000_000, description="reduction")
+    tile_k: int = Field(ge=1, le=16_777_216, description="reduction")
 
 
 class ChainParams(StageParams):
     """Chain of dependent products (WEAVER Table 5)."""
 
     length: int = Field(ge=1, le=100_000, description="products in a chain")
-    m: int = Field(ge=1, le=1_000_000, description="rows of the output")
-    n: int = Field(ge=1, le=1_000_000, description="columns of the output")
-    k: int = Field(ge=1, le=1_000_000, description="reduction")
+    m: int = Field(ge=1, le=16_777_216, description="rows of the output")
+    n: int = Field(ge=1, le=16_777_216, description="columns of the output")
+    k: int = Field(ge=1, le=16_777_216, description="reduction")
     restart: Restart = Field(description="what a change of the partition starts over")
     relaunch_us: float = Field(ge=0, le=1e12, description="time to launch the chain again, us")
     tile_efficiency: float = Field(gt=0, le=1, description="share of the tensor peak in a tile")
