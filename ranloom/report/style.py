@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 # Okabe and Ito's palette: told apart by colour-blind readers too.
@@ -107,4 +108,5 @@ def styled() -> Iterator[None]:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a PNG that holds no time stamp or version, so that equal figures are equal files."""
-    figure.savefig(path, metadata={"Software": None})
+    figure.dpi = mpl.rcParams["savefig.dpi"]
+    FigureCanvasAgg(figure).print_png(path, metadata={"Software": None})  # savefig lays out twice
