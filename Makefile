@@ -52,15 +52,23 @@ server: $(STAMP)  ## Prefect server on 127.0.0.1:4299
 
 server worker deploy trigger: export PREFECT_API_URL := $(PREFECT_API)
 
+define server-answers
+@$(BIN)/python -c "from urllib.request import urlopen; urlopen('$(PREFECT_API)/health', timeout=10)" \
+  2>/dev/null || { echo "no Prefect server at $(PREFECT_API): start \`make server\` in another terminal" >&2; exit 1; }
+endef
+
 worker: $(STAMP)  ## Prefect worker that runs what the server schedules
+	$(server-answers)
 	$(BIN)/prefect --no-prompt work-pool create local --type process --overwrite
 	$(BIN)/prefect worker start --pool local --type process
 
 deploy: $(STAMP)  ## register the scheduled deployment with the server
+	$(server-answers)
 	$(BIN)/prefect --no-prompt work-pool create local --type process --overwrite
 	$(BIN)/prefect --no-prompt deploy --all
 
 trigger: $(STAMP)  ## start the deployment now
+	$(server-answers)
 	$(BIN)/prefect --no-prompt deployment run ranloom-chain/nightly
 
 bench: $(STAMP)  ## side-by-side benchmarks, minutes; figures go to bench/results.json

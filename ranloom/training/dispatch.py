@@ -67,6 +67,14 @@ class Dispatcher:
         told = self._told.get((row, stage, site))
         return told is not None and not told.keep_gradient
 
+    def _is_remaking(self, row: int, stage: int, site: int) -> bool:
+        """Whether that is under way: what is lost once more needs a new attempt.
+
+        A site does nothing twice under one token.
+        """
+        told = self._told.get((row, stage, site))
+        return told is not None and not told.keep_gradient and (told.forward or told.backward)
+
     def reported(self, row: int, stage: int, site: int, direction: Direction) -> None:
         """A task that the site was told to run is done."""
         told = self._told.get((row, stage, site))
@@ -169,7 +177,7 @@ class Dispatcher:
         record = self._ledger.records[row, stage]
         if record["committed"]:
             owner = int(record["owner"])
-            if record["attempt"] != NOBODY and self.remakes_output(row, stage, owner):
+            if record["attempt"] != NOBODY and self._is_remaking(row, stage, owner):
                 return
             pool = self._pools[stage]
             holder = int(record["holder"])

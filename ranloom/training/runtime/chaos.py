@@ -40,6 +40,7 @@ from ranloom.training.runtime.virtual import (
 )
 from ranloom.training.settings import CoordinatorSettings
 from ranloom.training.simulator.chaos import run_chaos
+from ranloom.training.simulator.site import ProtocolViolationError
 
 SMALL_SETUP = TrainingSetup(
     model=ModelConfig(
@@ -152,7 +153,12 @@ def core(
     failed = 0
     began_s = time.monotonic()
     for seed in range(first_seed, first_seed + schedules):
-        result = run_chaos(seed)
+        try:
+            result = run_chaos(seed)
+        except ProtocolViolationError as violation:
+            failed += 1
+            typer.echo(f"seed {seed}: {violation}")
+            continue
         if not result.sound:
             failed += 1
             typer.echo(f"seed {seed}: {result}")

@@ -263,9 +263,17 @@ class SimulatedSite:
         self._stop()
 
     def _forget_sums(self) -> None:
-        for books in (self._sums, self._books, self._reductions, self._early, self._tied):
+        """But for what sites that knew the layout earlier have sent under it already."""
+        for books in (self._sums, self._books, self._reductions):
             books.clear()
-        self._totals.clear()
+        for sums in (self._early, self._tied):
+            for slot in [slot for slot in sums if slot[2].layout_epoch < self.layout_epoch]:
+                del sums[slot]
+        self._totals = {
+            place: (token, content)
+            for place, (token, content) in self._totals.items()
+            if token.layout_epoch >= self.layout_epoch
+        }
 
     def _stop(self) -> None:
         self._running = None
