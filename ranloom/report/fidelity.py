@@ -230,7 +230,7 @@ def _appendix_a() -> Iterator[Comparison]:
     )
     yield Comparison(
         "Section 3.1",
-        "spare capacity of the busiest site",
+        "SM utilisation that the busiest site leaves",
         "ldpc_characterisation.text_only.busiest_site_spare_pct",
         "generate_traces",
         "macro.busiest_site_spare_smu_pct",
