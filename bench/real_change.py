@@ -238,7 +238,7 @@ def predict(run: Run, phase: str, overhead_s: float, latency_s: float) -> list[f
     np.fill_diagonal(delay, 0.0)
     links = Links("measured", rate, delay, np.full(sites, latency_s))
     model = training().model
-    tied = 4.0 * model.vocabulary * model.width  # type: ignore[union-attr]
+    tied = 4.0 * model.vocabulary * model.width
     costs = replace(layer_costs(training()), tied_bytes=tied)
     interval_s = 0.05
     warm = 0

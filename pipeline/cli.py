@@ -127,7 +127,7 @@ def _run(
         return runner.refuse(faults)
     started = time.monotonic()
     before = _content(place / "dvc.lock")
-    preload = threading.Timer(_PRELOAD_AFTER_S, importlib.import_module, [MLFLOW_CLIENT])
+    preload = threading.Timer(_PRELOAD_AFTER_S, _preload)
     preload.daemon = True
     preload.start()
     try:
@@ -144,6 +144,13 @@ def _run(
         _project(place, registry)
     show_headline(place, registry, time.monotonic() - started)
     return 0
+
+
+def _preload() -> None:
+    from pipeline import tracking
+
+    if tracking.enabled():
+        importlib.import_module(MLFLOW_CLIENT)
 
 
 def _content(path: Path) -> bytes:

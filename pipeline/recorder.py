@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -129,7 +130,7 @@ def _record(
             kind, content = "fail", ["KILLED", "the process ended"]
         if kind != "metrics":
             break
-        advisory(lambda values=content[0]: projection.stream(run, values))  # type: ignore[misc]
+        advisory(partial(projection.stream, run, content[0]))
     if kind == "finish":
         advisory(lambda: projection.finish(run, name))
     else:

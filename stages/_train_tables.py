@@ -6,6 +6,7 @@ from typing import Any
 
 from pipeline.stage import Column, Table
 from ranloom.training.messages import NoteKind
+from ranloom.training.runtime.notes import note_fields
 from ranloom.training.simulator.comparison import figures
 from ranloom.training.simulator.experiment import Experiment, SystemRun
 from stages._train_params import Params
@@ -78,16 +79,7 @@ def timeline_rows(params: Params, runs: list[SystemRun]) -> list[dict[str, Any]]
 def decision_rows(done: SystemRun) -> list[dict[str, Any]]:
     """What the coordinator decided."""
     return [
-        {
-            "time_s": time_s,
-            "kind": note.kind.value,
-            "step": note.step,
-            "site": note.site,
-            "stage": note.stage,
-            "micro_batch": note.micro_batch,
-            "value": note.value,
-            "reason": note.reason,
-        }
+        {"time_s": time_s, **note_fields(note)}
         for time_s, note in done.notes
         if note.kind is not NoteKind.COMMITTED
     ]
