@@ -67,14 +67,6 @@ class Dispatcher:
         told = self._told.get((row, stage, site))
         return told is not None and not told.keep_gradient
 
-    def _is_remaking(self, row: int, stage: int, site: int) -> bool:
-        """Whether that is under way: what is lost once more needs a new attempt.
-
-        A site does nothing twice under one token.
-        """
-        told = self._told.get((row, stage, site))
-        return told is not None and not told.keep_gradient and (told.forward or told.backward)
-
     def reported(self, row: int, stage: int, site: int, direction: Direction) -> None:
         """A task that the site was told to run is done."""
         told = self._told.get((row, stage, site))
@@ -85,11 +77,22 @@ class Dispatcher:
         else:
             told.backward = False
 
-    def lost_output(self, row: int, stage: int, site: int, direction: Direction) -> None:
-        """A site turned out not to have an output any more."""
-        output = self._ledger.records[row, stage]["output"]
-        if output[direction] == site:
-            output[direction] = NOBODY
+    def lost_output(self, row: int, stage: int, site: int, direction: Direction) -> list[Action]:
+        """A site turned out not to have an output any more.
+
+        The attempt that made it ends: a site does nothing twice under one token, and a late
+        second report of it must not pass for the output made anew.
+        """
+        record = self._ledger.records[row, stage]
+        if record["output"][direction] != site:
+            return []
+        record["output"][direction] = NOBODY
+        if site not in (record["owner"], record["backup"]):
+            return []
+        if record["committed"]:  # its gradient is kept: nothing to throw away
+            self._ledger.revoke(row, stage)
+            return []
+        return self.reassign(row, stage, int(record["owner"]))
 
     def is_expected(self, row: int, stage: int, site: int, direction: Direction) -> bool:
         """Whether a site was told to run a task and has not reported it."""
@@ -177,7 +180,10 @@ class Dispatcher:
         record = self._ledger.records[row, stage]
         if record["committed"]:
             owner = int(record["owner"])
-            if record["attempt"] != NOBODY and self._is_remaking(row, stage, owner):
+            under_way = self.remakes_output(row, stage, owner) and any(
+                self.is_expected(row, stage, owner, direction) for direction in Direction
+            )
+            if record["attempt"] != NOBODY and under_way:
                 return
             pool = self._pools[stage]
             holder = int(record["holder"])

@@ -335,17 +335,17 @@ class StepCycle:
         forward = event.direction == Direction.FORWARD
         producer = stage - 1 if forward else stage + 1
         self._dirty.add(row)
-        if forward:
-            self.dispatcher.lost_output(row, stage, event.site, Direction.FORWARD)
+        actions: list[Action] = []
+        if forward:  # whoever still needs this input does not keep what it made of it
+            actions = self.dispatcher.lost_output(row, stage, event.site, Direction.FORWARD)
             if event.source == event.site:
-                return self.settle()
+                return actions + self.settle()
         self.dispatcher.retract(row, stage, event.site)
         if 0 <= producer < ledger.stages:
             if self.dispatcher.is_expected(row, producer, event.source, event.direction):
-                return []
-            self.dispatcher.lost_output(row, producer, event.source, event.direction)
-            self.dispatcher.retract(row, producer, event.source)
-        return self.settle()
+                return actions
+            actions += self.dispatcher.lost_output(row, producer, event.source, event.direction)
+        return actions + self.settle()
 
     # --- reduction -----------------------------------------------------------------------------
 
