@@ -112,6 +112,6 @@ def summary(root: Path, registry: Registry, parent: str | None) -> str:
         lines += ["", f"Report: `{page}`"]
     if parent is not None:
         experiment = Store.open(root).experiment_id
-        link = f"{tracking.UI_ADDRESS}/#/experiments/{experiment}/runs/{parent}"
+        link = f"{tracking.UI_ADDRESS}/#/experiments/{experiment}/runs/{parent}?{tracking.UI_MODE}"
         lines += ["", f"MLflow (`make ui`): [{parent}]({link}), store `{store_folder(root)}`"]
     return "\n".join(lines) + "\n"

@@ -9,6 +9,8 @@ import difflib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +49,7 @@ def load(path: Path) -> dict[str, Any]:
         RefusedError: the file is missing, no valid YAML, no mapping, or holds a key twice.
     """
     try:
-        document = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        document = deepcopy(_parsed(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise RefusedError([Fault(path.name, ABSENT, "a YAML file is expected")]) from None
     except UnicodeDecodeError:
@@ -67,6 +69,12 @@ def load(path: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise RefusedError([Fault(path.name, document, "a mapping of blocks is expected")])
     return document
+
+
+@lru_cache(maxsize=4)
+def _parsed(text: str) -> Any:
+    """A stage asks for the same file several times, and the parser is slow."""
+    return YAML(typ="safe", pure=True).load(text)
 
 
 def lookup(document: Mapping[str, Any], key: str) -> Any:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 UI_ADDRESS = "http://127.0.0.1:5055"
 """Where `make ui` serves the store."""
+UI_MODE = "workflowType=machine_learning"
+"""Query that opens a page for training runs; MLflow opens the one for GenAI by itself."""
 
 
 def enabled() -> bool:
