@@ -228,7 +228,7 @@ class Dispatcher:
         told = self._told.get((row, stage, site))
         activation, gradient = sources
         if told is not None and told.token == token:
-            if record["output"][0] == site:
+            if keep and record["output"][0] == site:  # it keeps its activations
                 activation = told.activation_from
             known = told.forward >= wants[0] and told.backward >= wants[1]
             if known and (told.activation_from, told.gradient_from) == (activation, gradient):
