@@ -40,12 +40,15 @@ sys.addaudithook(note)
 
 @pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests over the whole chain share one worker, so that the chain runs once."""
+    """Tests over the whole chain share one worker, so that it runs once; so do those of Prefect."""
     for item in items:
-        if "quick_chain" in getattr(item, "fixturenames", ()):
+        fixtures = getattr(item, "fixturenames", ())
+        if "quick_chain" in fixtures:
             item.add_marker(pytest.mark.e2e)
             item.add_marker(pytest.mark.xdist_group("chain"))
             item.add_marker(pytest.mark.timeout(600))
+        elif "prefect_server" in fixtures:
+            item.add_marker(pytest.mark.xdist_group("prefect"))
 
 
 @pytest.fixture(scope="session")

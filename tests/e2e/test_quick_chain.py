@@ -94,6 +94,12 @@ def test_a_second_run_does_nothing(quick_chain) -> None:
     assert "Running stage" not in repro(quick_chain.place)
 
 
+def test_tests_of_the_chain_share_a_worker(quick_chain, request, worker_id) -> None:
+    if worker_id == "master":
+        pytest.skip("one process runs all tests")
+    assert request.node.nodeid.endswith("@chain")
+
+
 def test_nothing_reached_the_network(quick_chain) -> None:
     """Neither the stages nor DVC and MLflow around them."""
     assert quick_chain.calls.read_text() == ""
