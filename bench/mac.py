@@ -1,9 +1,10 @@
 """The uplink cell: cost of a slot, of a controller, of a day, beside other simulators.
 
-``python bench/mac.py`` prints a table and writes it into ``bench/results.json`` under ``mac``. CPU
-time, best of several runs, compiled before. The controller is timed slot by slot in one run with
-and without: both decide the same slot, in turn first. Peers run in the same call if their
-environment exists (``bench/ran_peers/README.md``).
+``python bench/mac.py`` prints a table and writes it into ``bench/results.json``, at the top level,
+where the other benches have a group each. CPU time, best of several runs, compiled before. The
+controller is timed slot by slot in one run with and without: both decide the same slot, in turn
+first. Peers run in the same call if their environment exists (``bench/ran_peers/README.md``); a
+peer without a figure has the reason in its place.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ from ranloom.traffic.scenario import Source  # noqa: E402
 
 LATENCY, BUDGET_US = LatencyModel(200.0, 2.332, 0.0084, 1.13), 800.0
 PEERS = ROOT / ".venv-ran-peers/bin/python"
+PEER_FIGURES = (
+    "sionna_sys_ns_per_ue_slot",
+    "sionna_sys_64_cells_ns_per_ue_slot",
+    "aimm_ns_per_ue_slot",
+)
 S = 1_000_000
 _libc = ctypes.CDLL(None)
 _libc.clock_gettime.argtypes = (ctypes.c_int, ctypes.c_void_p)
@@ -175,13 +181,14 @@ def ten_minutes(model: CellModel, source: Source, repeats: int) -> float:
 
 
 def peers() -> dict[str, object]:
-    """Figures of the peers, or why there are none."""
+    """Figures of the peers; where there is none, why not."""
     if not PEERS.exists():
-        return {"peers": f"no {PEERS.relative_to(ROOT)}, see bench/ran_peers/README.md"}
+        reason = f"no {PEERS.relative_to(ROOT)}, see bench/ran_peers/README.md"
+        return dict.fromkeys(PEER_FIGURES, reason)
     command = [str(PEERS), str(ROOT / "bench/ran_peers/peers.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        return {"peers": done.stderr.strip().splitlines()[-1]}
+        return dict.fromkeys(PEER_FIGURES, done.stderr.strip().splitlines()[-1])
     found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
@@ -217,7 +224,7 @@ def main() -> None:
         print(f"{name:40s} {value if isinstance(value, str) else format(value, '.4g')}")
     path = ROOT / "bench/results.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(kept | {"mac": results}, indent=2) + "\n")
+    path.write_text(json.dumps(kept | results, indent=2) + "\n")
 
 
 if __name__ == "__main__":
