@@ -13,41 +13,38 @@ import argparse
 import ctypes
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
-import numpy as np  # noqa: E402
-from numba import njit  # noqa: E402
-from numpy.typing import NDArray  # noqa: E402
-
-from ranloom.gpu.card import load_card  # noqa: E402
-from ranloom.gpu.latency import LatencyModel  # noqa: E402
-from ranloom.lut.table import PROVENANCES, Cells, Lut  # noqa: E402
-from ranloom.mac.config import CellConfig, PlantConfig  # noqa: E402
-from ranloom.mac.controllers.decision import DECISION  # noqa: E402
-from ranloom.mac.controllers.noctrl import NoCtrl, decide_noctrl  # noqa: E402
-from ranloom.mac.controllers.registry import ControllerSpec  # noqa: E402
-from ranloom.mac.controllers.weaver import WeaverParams, decide_weaver, weaver  # noqa: E402
-from ranloom.mac.lut_calibration import full_buffers  # noqa: E402
-from ranloom.mac.model import CellModel, cell_model  # noqa: E402
-from ranloom.mac.proportional_fair import (  # noqa: E402
+from ranloom.gpu.card import load_card
+from ranloom.gpu.latency import LatencyModel
+from ranloom.lut.table import PROVENANCES, Cells, Lut
+from ranloom.mac.config import CellConfig, PlantConfig
+from ranloom.mac.controllers.decision import DECISION
+from ranloom.mac.controllers.noctrl import NoCtrl, decide_noctrl
+from ranloom.mac.controllers.registry import ControllerSpec
+from ranloom.mac.controllers.weaver import WeaverParams, decide_weaver, weaver
+from ranloom.mac.lut_calibration import full_buffers
+from ranloom.mac.model import CellModel, cell_model
+from ranloom.mac.proportional_fair import (
     add_backlogged,
     clear_request,
     slot_grants,
     slot_request,
 )
-from ranloom.mac.simulate import simulate  # noqa: E402
-from ranloom.nr.bler import bler_curves  # noqa: E402
-from ranloom.nr.segmentation import work_table  # noqa: E402
-from ranloom.traffic import scenario as scenarios  # noqa: E402
-from ranloom.traffic.channel import ar1  # noqa: E402
-from ranloom.traffic.scenario import Source  # noqa: E402
+from ranloom.mac.simulate import simulate
+from ranloom.nr.bler import bler_curves
+from ranloom.nr.segmentation import work_table
+from ranloom.traffic import scenario as scenarios
+from ranloom.traffic.channel import ar1
+from ranloom.traffic.scenario import Source
 
+ROOT = Path(__file__).resolve().parent.parent
 LATENCY, BUDGET_US = LatencyModel(200.0, 2.332, 0.0084, 1.13), 800.0
 PEERS = ROOT / ".venv-ran-peers/bin/python"
 PEER_FIGURES = (
