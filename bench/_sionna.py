@@ -32,14 +32,16 @@ def interpreter() -> Path | None:
         return Path(sys.executable)
     python = FOLDER / "bin" / "python"
     done = FOLDER / "installed"
-    if done.exists():
+    fresh = not done.exists()
+    if fresh:
+        venv.create(FOLDER, with_pip=True, clear=True)
+    paths = sysconfig.get_paths(vars={"base": str(FOLDER), "platbase": str(FOLDER)})
+    own = Path(paths["purelib"]) / "beside.pth"
+    own.write_text(f"{sysconfig.get_paths()['purelib']}\n{ROOT}\n", encoding="utf-8")
+    if not fresh:
         return python
     wanted = package()
     print(f"Installing {wanted} into {FOLDER}: once", flush=True)
-    venv.create(FOLDER, with_pip=True, clear=True)
-    paths = sysconfig.get_paths(vars={"base": str(FOLDER), "platbase": str(FOLDER)})
-    own = Path(paths["purelib"]) / "beside.pth"
-    own.write_text(sysconfig.get_paths()["purelib"] + "\n", encoding="utf-8")
     install = [str(python), "-m", "pip", "install", "--quiet", wanted]
     if subprocess.run(install, check=False).returncode:
         print(f"{wanted} could not be installed: no comparison with it")

@@ -18,20 +18,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ranloom.federated.accumulator import Accumulator
+from ranloom.federated.aggregator import Aggregator
+from ranloom.federated.aggregator_config import AggregatorConfig
+from ranloom.federated.cutoff import CutOff
+from ranloom.federated.layout import TensorLayout
+from ranloom.federated.payload import Payload, encode, peak_magnitude
+from ranloom.federated.update import Counted, UpdateHeader
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import numpy as np  # noqa: E402
-from numpy.typing import NDArray  # noqa: E402
-
-from ranloom.federated.accumulator import Accumulator  # noqa: E402
-from ranloom.federated.aggregator import Aggregator  # noqa: E402
-from ranloom.federated.aggregator_config import AggregatorConfig  # noqa: E402
-from ranloom.federated.cutoff import CutOff  # noqa: E402
-from ranloom.federated.layout import TensorLayout  # noqa: E402
-from ranloom.federated.payload import Payload, encode, peak_magnitude  # noqa: E402
-from ranloom.federated.update import Counted, UpdateHeader  # noqa: E402
-
 UPDATES, ELEMENTS, TENSORS = 50, 5_000_000, 128
 
 

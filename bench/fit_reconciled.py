@@ -7,24 +7,21 @@ value of ``train_sites.reconciled.hidden_share``. Needs the outs of ``replay_spa
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow.parquet as pq
+
+from pipeline import params as parameters
+from ranloom.gpu.card import load_card
+from ranloom.report.data import load_published
+from ranloom.training.links import read_links
+from ranloom.training.simulator.comparison import figures
+from stages._train_sim import RECONCILED, Sites, both, compare, scale
+from stages.train_sites import STAGE
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import numpy as np  # noqa: E402
-import pyarrow.parquet as pq  # noqa: E402
-
-from pipeline import params as parameters  # noqa: E402
-from ranloom.gpu.card import load_card  # noqa: E402
-from ranloom.report.data import load_published  # noqa: E402
-from ranloom.training.links import read_links  # noqa: E402
-from ranloom.training.simulator.comparison import figures  # noqa: E402
-from stages._train_sim import RECONCILED, Sites, both, compare, scale  # noqa: E402
-from stages.train_sites import STAGE  # noqa: E402
-
 SHARES = np.arange(0.0, 0.21, 0.02)
 
 

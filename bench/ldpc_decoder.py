@@ -13,22 +13,20 @@ import os
 import sys
 from pathlib import Path
 
+import _sionna
+import numpy as np
+from aggregation import cpu_s, show, store
+
+from ranloom.gpu.card import load_card
+from ranloom.gpu.latency import LatencyModel
+from ranloom.ldpc.base_graph import base_graph
+from ranloom.ldpc.decoder import DecoderSettings, decode
+from ranloom.lut.backends import profile_model
+from ranloom.lut.importers import ImportOptions
+from ranloom.lut.profile import ProfileRequest
+from ranloom.nr.tbs import Allocation
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import numpy as np  # noqa: E402
-
-from bench import _sionna  # noqa: E402
-from bench.aggregation import cpu_s, show, store  # noqa: E402
-from ranloom.gpu.card import load_card  # noqa: E402
-from ranloom.gpu.latency import LatencyModel  # noqa: E402
-from ranloom.ldpc.base_graph import base_graph  # noqa: E402
-from ranloom.ldpc.decoder import DecoderSettings, decode  # noqa: E402
-from ranloom.lut.backends import profile_model  # noqa: E402
-from ranloom.lut.importers import ImportOptions  # noqa: E402
-from ranloom.lut.profile import ProfileRequest  # noqa: E402
-from ranloom.nr.tbs import Allocation  # noqa: E402
-
 LIFTING_SIZE, ITERATIONS = 384, 10
 
 

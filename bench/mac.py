@@ -1,9 +1,10 @@
 """The uplink cell: cost of a slot, of a controller, of a day, beside other simulators.
 
-``python bench/mac.py`` prints a table and writes it into ``bench/results.json`` under ``mac``. CPU
-time, best of several runs, compiled before. The controller is timed slot by slot in one run with
-and without: both decide the same slot, in turn first. Peers run in the same call if their
-environment exists (``bench/ran_peers/README.md``).
+``python bench/mac.py`` prints a table and writes it into ``bench/results.json``, at the top level,
+where the other benches have a group each. CPU time, best of several runs, compiled before. The
+controller is timed slot by slot in one run with and without: both decide the same slot, in turn
+first. Peers run in the same call if their environment exists (``bench/ran_peers/README.md``); a
+peer without a figure has the reason in its place.
 """
 
 from __future__ import annotations
@@ -12,43 +13,45 @@ import argparse
 import ctypes
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
 
-import numpy as np  # noqa: E402
-from numba import njit  # noqa: E402
-from numpy.typing import NDArray  # noqa: E402
-
-from ranloom.gpu.card import load_card  # noqa: E402
-from ranloom.gpu.latency import LatencyModel  # noqa: E402
-from ranloom.lut.table import PROVENANCES, Cells, Lut  # noqa: E402
-from ranloom.mac.config import CellConfig, PlantConfig  # noqa: E402
-from ranloom.mac.controllers.decision import DECISION  # noqa: E402
-from ranloom.mac.controllers.noctrl import NoCtrl, decide_noctrl  # noqa: E402
-from ranloom.mac.controllers.registry import ControllerSpec  # noqa: E402
-from ranloom.mac.controllers.weaver import WeaverParams, decide_weaver, weaver  # noqa: E402
-from ranloom.mac.lut_calibration import full_buffers  # noqa: E402
-from ranloom.mac.model import CellModel, cell_model  # noqa: E402
-from ranloom.mac.proportional_fair import (  # noqa: E402
+from ranloom.gpu.card import load_card
+from ranloom.gpu.latency import LatencyModel
+from ranloom.lut.table import PROVENANCES, Cells, Lut
+from ranloom.mac.config import CellConfig, PlantConfig
+from ranloom.mac.controllers.decision import DECISION
+from ranloom.mac.controllers.noctrl import NoCtrl, decide_noctrl
+from ranloom.mac.controllers.registry import ControllerSpec
+from ranloom.mac.controllers.weaver import WeaverParams, decide_weaver, weaver
+from ranloom.mac.lut_calibration import full_buffers
+from ranloom.mac.model import CellModel, cell_model
+from ranloom.mac.proportional_fair import (
     add_backlogged,
     clear_request,
     slot_grants,
     slot_request,
 )
-from ranloom.mac.simulate import simulate  # noqa: E402
-from ranloom.nr.bler import bler_curves  # noqa: E402
-from ranloom.nr.segmentation import work_table  # noqa: E402
-from ranloom.traffic import scenario as scenarios  # noqa: E402
-from ranloom.traffic.channel import ar1  # noqa: E402
-from ranloom.traffic.scenario import Source  # noqa: E402
+from ranloom.mac.simulate import simulate
+from ranloom.nr.bler import bler_curves
+from ranloom.nr.segmentation import work_table
+from ranloom.traffic import scenario as scenarios
+from ranloom.traffic.channel import ar1
+from ranloom.traffic.scenario import Source
 
+ROOT = Path(__file__).resolve().parent.parent
 LATENCY, BUDGET_US = LatencyModel(200.0, 2.332, 0.0084, 1.13), 800.0
 PEERS = ROOT / ".venv-ran-peers/bin/python"
+PEER_FIGURES = (
+    "sionna_sys_ns_per_ue_slot",
+    "sionna_sys_64_cells_ns_per_ue_slot",
+    "aimm_ns_per_ue_slot",
+)
 S = 1_000_000
 _libc = ctypes.CDLL(None)
 _libc.clock_gettime.argtypes = (ctypes.c_int, ctypes.c_void_p)
@@ -175,13 +178,14 @@ def ten_minutes(model: CellModel, source: Source, repeats: int) -> float:
 
 
 def peers() -> dict[str, object]:
-    """Figures of the peers, or why there are none."""
+    """Figures of the peers; where there is none, why not."""
     if not PEERS.exists():
-        return {"peers": f"no {PEERS.relative_to(ROOT)}, see bench/ran_peers/README.md"}
+        reason = f"no {PEERS.relative_to(ROOT)}, see bench/ran_peers/README.md"
+        return dict.fromkeys(PEER_FIGURES, reason)
     command = [str(PEERS), str(ROOT / "bench/ran_peers/peers.py")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        return {"peers": done.stderr.strip().splitlines()[-1]}
+        return dict.fromkeys(PEER_FIGURES, done.stderr.strip().splitlines()[-1])
     found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
     return found
 
@@ -217,7 +221,7 @@ def main() -> None:
         print(f"{name:40s} {value if isinstance(value, str) else format(value, '.4g')}")
     path = ROOT / "bench/results.json"
     kept = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(kept | {"mac": results}, indent=2) + "\n")
+    path.write_text(json.dumps(kept | results, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -13,36 +13,33 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import numpy as np
 
-import numpy as np  # noqa: E402
-
-from ranloom.transport.baselines import AGGREGATE_STRATEGIES, aggregate_plan  # noqa: E402
-from ranloom.transport.breakers import Breaker  # noqa: E402
-from ranloom.transport.calendar import calendar_of  # noqa: E402
-from ranloom.transport.demands import Demands  # noqa: E402
-from ranloom.transport.exact import refine  # noqa: E402
-from ranloom.transport.generators import HUB, ring, site_name  # noqa: E402
-from ranloom.transport.instances import (  # noqa: E402
+from ranloom.transport.baselines import AGGREGATE_STRATEGIES, aggregate_plan
+from ranloom.transport.breakers import Breaker
+from ranloom.transport.calendar import calendar_of
+from ranloom.transport.demands import Demands
+from ranloom.transport.exact import refine
+from ranloom.transport.generators import HUB, ring, site_name
+from ranloom.transport.instances import (
     RoundShape,
     federated_rounds,
     random_instance,
     random_reservations,
     scattered,
 )
-from ranloom.transport.load import load_topology  # noqa: E402
-from ranloom.transport.network import Network, TransportSettings, build_network  # noqa: E402
-from ranloom.transport.plan import Plan  # noqa: E402
-from ranloom.transport.planner import plan_transfers  # noqa: E402
-from ranloom.transport.topology import LinkDefaults, Topology  # noqa: E402
-from ranloom.transport.validator import validate  # noqa: E402
+from ranloom.transport.load import load_topology
+from ranloom.transport.network import Network, TransportSettings, build_network
+from ranloom.transport.plan import Plan
+from ranloom.transport.planner import plan_transfers
+from ranloom.transport.topology import LinkDefaults, Topology
+from ranloom.transport.validator import validate
 
+ROOT = Path(__file__).resolve().parent.parent
 LINKS = LinkDefaults(packet_gbps=10.0, wavelengths=16)
 #: LoRA aggregates of a 7B model: rank 16 on q, v (fp16); all linear, rank 16 and 64.
 PAYLOADS = (16_777_216, 80_000_000, 160_000_000, 320_000_000, 640_000_000)

@@ -27,8 +27,8 @@ from typing import Any
 
 import numpy as np
 from torch import Tensor
+from training import setup
 
-from bench.training import setup
 from ranloom.training.layout import regular_layout
 from ranloom.training.links import Links
 from ranloom.training.messages import Note, NoteKind, TaskCompleted

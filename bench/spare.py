@@ -17,27 +17,25 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import torch
+import zmq
+
+from ranloom.gpu.card import load_card
+from ranloom.spare.budget import from_changes
+from ranloom.spare.channel import BudgetPublisher, BudgetView
+from ranloom.spare.channel_zmq import ZmqPublisher, ZmqSubscriber
+from ranloom.spare.checks import check_product
+from ranloom.spare.coexistence import ChainBuffers, run_beside
+from ranloom.spare.executor import SlotExecutor
+from ranloom.spare.gemm import Gemm, TileModel, Tiling
+from ranloom.spare.mechanism import Mechanism
+from ranloom.spare.replay import replay
+from ranloom.spare.tile_profile import modelled_profile
+from ranloom.spare.virtual_device import VirtualDevice
+from ranloom.spare.workload import gemm_chain, transformer_step
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-import zmq  # noqa: E402
-
-from ranloom.gpu.card import load_card  # noqa: E402
-from ranloom.spare.budget import from_changes  # noqa: E402
-from ranloom.spare.channel import BudgetPublisher, BudgetView  # noqa: E402
-from ranloom.spare.channel_zmq import ZmqPublisher, ZmqSubscriber  # noqa: E402
-from ranloom.spare.checks import check_product  # noqa: E402
-from ranloom.spare.coexistence import ChainBuffers, run_beside  # noqa: E402
-from ranloom.spare.executor import SlotExecutor  # noqa: E402
-from ranloom.spare.gemm import Gemm, TileModel, Tiling  # noqa: E402
-from ranloom.spare.mechanism import Mechanism  # noqa: E402
-from ranloom.spare.replay import replay  # noqa: E402
-from ranloom.spare.tile_profile import modelled_profile  # noqa: E402
-from ranloom.spare.virtual_device import VirtualDevice  # noqa: E402
-from ranloom.spare.workload import gemm_chain, transformer_step  # noqa: E402
-
 SLOT_US = 500.0
 GREEN = Mechanism("green_context", 10.0, True, 0.0)
 PAUSE_S = 0.0005  # one message a slot, so that none waits for the one before

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -19,32 +18,30 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import pipelining
+from torch.nn import functional
+from training_sim import control_interval_us
 
-import torch  # noqa: E402
-import torch.distributed as dist  # noqa: E402
-from torch import Tensor, nn  # noqa: E402
-from torch.distributed import pipelining  # noqa: E402
-from torch.nn import functional  # noqa: E402
-
-from bench.training_sim import control_interval_us  # noqa: E402
-from ranloom.training.messages import NoteKind  # noqa: E402
-from ranloom.training.opt_model import (  # noqa: E402
+from ranloom.training.messages import NoteKind
+from ranloom.training.opt_model import (
     MicroBatch,
     ModelConfig,
     OptStage,
     even_boundaries,
     per_sample_loss,
 )
-from ranloom.training.optimizer import OptimizerConfig  # noqa: E402
-from ranloom.training.runtime.chaos import SETTINGS  # noqa: E402
-from ranloom.training.runtime.live import Fault, LiveConfig, LiveResult, run_live  # noqa: E402
-from ranloom.training.runtime.pacing import Budget, BudgetCut  # noqa: E402
-from ranloom.training.runtime.setup import TrainingSetup, layer_costs  # noqa: E402
-from ranloom.training.runtime.supervise import Children  # noqa: E402
-from ranloom.training.settings import CoordinatorSettings  # noqa: E402
+from ranloom.training.optimizer import OptimizerConfig
+from ranloom.training.runtime.chaos import SETTINGS
+from ranloom.training.runtime.live import Fault, LiveConfig, LiveResult, run_live
+from ranloom.training.runtime.pacing import Budget, BudgetCut
+from ranloom.training.runtime.setup import TrainingSetup, layer_costs
+from ranloom.training.runtime.supervise import Children
+from ranloom.training.settings import CoordinatorSettings
 
+ROOT = Path(__file__).resolve().parent.parent
 REPLICAS, STAGES = 2, 2
 CUT_SITE, CUT_LEFT = 1, 0.25
 STEP_SAMPLES = 32

@@ -16,21 +16,19 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from ranloom.training.costs import LayerCosts
+from ranloom.training.layout import regular_layout
+from ranloom.training.links import Links
+from ranloom.training.messages import BudgetReport, Tick
+from ranloom.training.settings import CoordinatorSettings
+from ranloom.training.simulator.capacity import Capacity
+from ranloom.training.simulator.fast_run import FastRun, FastWorld
+from ranloom.training.simulator.network import Network
+from ranloom.training.simulator.world import SimulatedWorld, WorldSettings
+
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
-
-import numpy as np  # noqa: E402
-
-from ranloom.training.costs import LayerCosts  # noqa: E402
-from ranloom.training.layout import regular_layout  # noqa: E402
-from ranloom.training.links import Links  # noqa: E402
-from ranloom.training.messages import BudgetReport, Tick  # noqa: E402
-from ranloom.training.settings import CoordinatorSettings  # noqa: E402
-from ranloom.training.simulator.capacity import Capacity  # noqa: E402
-from ranloom.training.simulator.fast_run import FastRun, FastWorld  # noqa: E402
-from ranloom.training.simulator.network import Network  # noqa: E402
-from ranloom.training.simulator.world import SimulatedWorld, WorldSettings  # noqa: E402
-
 TFLOPS = 40.0
 
 

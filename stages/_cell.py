@@ -126,13 +126,10 @@ def check_cell(
 
 
 def plant_config(base: Base, latency: Mapping[str, float]) -> PlantConfig:
-    """The GPU, with the latency model of ``profile_lut``."""
-    return PlantConfig(
-        a_us=latency["a_us"],
-        k_us_sm=latency["k_us_sm"],
-        b_us=latency["b_us"],
-        **vars(base.plant),
-    )
+    """The GPU, with the latency model of ``profile_lut``, and the tail if that was fitted."""
+    known = ("a_us", "k_us_sm", "b_us", "tail_sigma")
+    fitted = {name: latency[name] for name in known if name in latency}
+    return PlantConfig(**vars(base.plant) | fitted)
 
 
 def load_model(base: Base, inputs: Inputs, rounding: str, n_prb: int | None = None) -> CellModel:

@@ -139,6 +139,9 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     profile = BACKENDS[params.backend](wanted)
     lut = profile.lut(wanted)
     model, assumed = profile.model, params.assumptions()
+    constants = asdict(model)
+    if profile.tail_sigma is not None:  # then it stands in for base.plant.tail_sigma
+        constants["tail_sigma"] = profile.tail_sigma
     usage = characterise(wanted.allocation, wanted.max_prb, card, model, assumed)
     reserved_prb = min(RESERVED_PRB, wanted.max_prb)
     overhead_us = params.slot_overhead_us
@@ -166,7 +169,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     outputs.json(
         "model",
         {
-            **asdict(model),
+            **constants,
             "slot_overhead_us": params.slot_overhead_us,
             "budget_us": params.budget_us,
             "card": card.name,
@@ -186,7 +189,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
             "reservation": _reservation(reservation),
             "characterisation": _characterisation(usage, params.characterise_from_prb),
             "provenance": _provenance(lut),
-            "latency_model": asdict(model),
+            "latency_model": constants,
         }
     )
 

@@ -254,7 +254,11 @@ def _metrics(rows: list[dict[str, Any]]) -> dict[str, Any]:
             place[name] = row[name]
         place["tokens_per_s"] = row["tokens_per_s"]
     for scenario in metrics.values():
-        scenario |= useful_ratios({c: v["useful_tflops"] for c, v in scenario.items()})
+        chain, step = (
+            {c: v[name] for c, v in scenario.items()}
+            for name in ("useful_tflops", "training_tflops")
+        )
+        scenario |= useful_ratios(chain) | useful_ratios(step, "training_ratio")
     return metrics
 
 

@@ -173,7 +173,8 @@ def fit(
         error = abs(model.p99_us(latency_work, rows.sm) / rows.p99_us - 1.0)
         fitted_to = (
             f"{len(rows)} latencies: relative error median {100 * np.median(error):.1f} %, "
-            f"largest {100 * error.max():.1f} %"
+            f"largest {100 * error.max():.1f} %\n"
+            f"# base.plant.tail_sigma: {rows.tail_sigma:.3g}, scatter of single decodes"
         )
     elif published is not None:
         cells, sm_count = read_published_cells(published)

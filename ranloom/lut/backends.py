@@ -198,7 +198,8 @@ def fit_measurements(measurements: Measurements, allocation: Allocation) -> Late
 def profile_import(request: ProfileRequest) -> Profile:
     """Backend ``import``: a profile file or a log; the model where no point lies above.
 
-    The model is that of the request, or with ``fit_source`` one fitted to the latencies.
+    The model is that of the request, or with ``fit_source`` one fitted to the latencies, and the
+    tail of single decodes with it.
 
     Raises:
         InputError: the source cannot be used, was simulated, fits neither the card nor the
@@ -214,7 +215,9 @@ def profile_import(request: ProfileRequest) -> Profile:
     known = measured_cells(
         measurements, request.card, request.n_mcs, request.budget_us, request.percentile
     )
+    tail_sigma = None
     if request.fit_source:
+        tail_sigma = measurements.tail_sigma
         try:
             model = fit_measurements(measurements, request.allocation)
         except InputError as error:
@@ -245,7 +248,8 @@ def profile_import(request: ProfileRequest) -> Profile:
         ),
     )
     cells = _joined(_joined(known, ceiling), filled)
-    return Profile(latencies, cells, request.model, how, tuple(found.skipped.lines()))
+    skipped = tuple(found.skipped.lines())
+    return Profile(latencies, cells, request.model, tail_sigma, how, skipped)
 
 
 def _covered(cells: Cells, n_mcs: int, max_prb: int) -> NDArray[np.bool_]:

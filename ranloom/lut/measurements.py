@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from ranloom.errors import InputError
 
@@ -50,6 +51,11 @@ class Measurements:
     def p99_over_p50(self) -> float:
         """Median ratio of the 99th percentile to the median."""
         return float(np.median(self.p99_us / self.p50_us))
+
+    @property
+    def tail_sigma(self) -> float:
+        """Standard deviation of the logarithm of a decode, lognormal with that ratio."""
+        return math.log(self.p99_over_p50) / float(ndtri(0.99))
 
     def __len__(self) -> int:
         return len(self.mcs)

@@ -101,6 +101,7 @@ class Profile:
         latencies: every latency known.
         cells: fewest SMs by (MCS, PRB).
         model: latency model of the device: the given one, or fitted to the latencies.
+        tail_sigma: standard deviation of the logarithm of single decodes, if it was fitted, too.
         how: what is known of how it was taken.
         skipped: lines of a log that were not used: one text a kind, with the first of each.
     """
@@ -108,6 +109,7 @@ class Profile:
     latencies: Latencies
     cells: Cells
     model: LatencyModel
+    tail_sigma: float | None = None
     how: Mapping[str, str] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
 

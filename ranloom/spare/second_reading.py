@@ -98,15 +98,18 @@ def mean_useful_tflops(done: Sequence[Outcome]) -> float:
     return fmean(d.useful_tflops for d in done)
 
 
-def useful_ratios(useful_tflops: Mapping[str, float]) -> dict[str, float]:
+def useful_ratios(
+    useful_tflops: Mapping[str, float], prefix: str = "useful_ratio"
+) -> dict[str, float]:
     """How much more is done beside weaver's reservations, by metric name.
 
     Args:
         useful_tflops: useful throughput by controller; pairs that are missing or where the other
             one finishes nothing are left out.
+        prefix: of the names.
     """
     return {
-        f"useful_ratio_weaver_over_{other}": useful_tflops["weaver"] / useful_tflops[other]
+        f"{prefix}_weaver_over_{other}": useful_tflops["weaver"] / useful_tflops[other]
         for other in COMPARED_WITH
         if useful_tflops.get(other, 0.0) > 0.0 and "weaver" in useful_tflops
     }

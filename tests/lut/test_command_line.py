@@ -73,6 +73,7 @@ def test_fit_to_latencies(lut_command, tmp_path):
     assert code == 0
     assert "a_us: 100\nk_us_sm: 2\nb_us: 0.01\np99_over_mean: 1.25\n" in output
     assert "9 latencies: relative error median 0.0 %" in output
+    assert "# base.plant.tail_sigma: 0.0959," in output  # ln(1.25) / 2.3263
     # 8, 16, 48 SMs: 349.6, 229.6, 149.6 us; 599.2, 359.2, 199.2; 832.2, 480.2, 245.5
     assert "3 of 3 cells matched, least margin 19.84 us" in output
     # where no measured SM count is enough, the model must say so, too

@@ -114,6 +114,25 @@ def toy(toy_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(scope="session")
+def tracked_template(toy_template: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The toy project after ``dvc repro``, its runs in its store: 10 s of CPU time."""
+    root = tmp_path_factory.mktemp("tracked") / "toy"
+    shutil.copytree(toy_template, root)
+    Toy(root).repro()
+    return root
+
+
+@pytest.fixture
+def tracked(tracked_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    """A copy of it; only its runs' artifacts stay in the folder of the template."""
+    for name in ("RANLOOM_STORE", "RANLOOM_TRACKING"):
+        monkeypatch.delenv(name, raising=False)
+    root = tmp_path / "toy"
+    shutil.copytree(tracked_template, root)
+    return Toy(root)
+
+
+@pytest.fixture(scope="session")
 def project_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project with two stages that has not run yet."""
     return Project.create(tmp_path_factory.mktemp("project") / "project").root

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import sys
 
 import pytest
 from typer.testing import CliRunner
 
 from pipeline import cli, dvc, tracking
 from ranloom.errors import InputError
+from tests.pipeline.workbench import CLI, wait_until
 
 
 @pytest.fixture
@@ -41,6 +45,26 @@ def test_bad_input_has_exit_code_2_and_runs_nothing(project) -> None:
     ]
     assert done.stdout == ""
     assert not (project.root / "outs").exists()
+
+
+def test_of_two_runs_at_once_the_second_says_so_and_both_end_well(project) -> None:
+    project.set("draw.behave", "hang")
+    first = project.start(sys.executable, "-c", CLI, "run")
+    try:
+        wait_until(lambda: (project.root / "hanging").exists())
+        second = project.ranloom("run", code=255)
+        assert "is busy, it is being blocked by" in second.stderr
+        assert first.poll() is None
+        (project.root / "go_on").touch()
+        assert first.wait(120) == 0
+    finally:
+        if first.poll() is None:
+            os.killpg(first.pid, signal.SIGKILL)
+            first.wait()
+    made = project.outs()
+    assert {"draw/metrics.json", "total/metrics.json"} <= made.keys()
+    assert "Running stage" not in project.ranloom("run").stdout
+    assert project.outs() == made
 
 
 def test_the_report_is_pointed_to_where_there_is_one(built, toy_registry, capsys) -> None:

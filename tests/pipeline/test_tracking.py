@@ -122,62 +122,61 @@ def test_killed_and_failed_stage(toy) -> None:
     assert by_stage(toy.runs("stage"))[("sum", "FAILED")] == 2
 
 
-def test_sync_rebuilds_a_deleted_store(toy, tmp_path: Path) -> None:
-    toy.repro()
+def test_sync_rebuilds_a_deleted_store(tracked, tmp_path: Path) -> None:
     (tmp_path / "old").mkdir()
-    shutil.move(toy.root / "mlruns", tmp_path / "old" / "mlruns")
-    report = sync(toy)
+    shutil.move(tracked.root / "mlruns", tmp_path / "old" / "mlruns")
+    report = sync(tracked)
     assert set(report["created"]) == {"make", "sum"}
-    assert (toy.root / "mlruns" / ".gitignore").exists()
-    again = sync(toy)
+    assert (tracked.root / "mlruns" / ".gitignore").exists()
+    again = sync(tracked)
     assert again["created"] == []
     assert set(again["present"]) == {"make", "sum"}
     before = Toy(tmp_path / "old").runs("stage")
-    rebuilt = toy.runs("stage")
+    rebuilt = tracked.runs("stage")
     assert len(rebuilt) == 2
     # Live metrics are advisory: they are gone with the store.
     assert metrics_by_fingerprint(rebuilt) == metrics_by_fingerprint(before)
-    (parent,) = toy.runs("pipeline")
+    (parent,) = tracked.runs("pipeline")
     assert parent.info.run_id == report["parent"]
     assert set(parent.data.metrics) == {"make.total", "sum.total"}
 
     # A changed out is not what dvc.lock speaks of: it is not logged under its name.
-    toy.set_param("sum.factor", 9.0)
-    toy.dvc("repro", RANLOOM_TRACKING="off")
-    (toy.root / "outs" / "sum" / "metrics.json").write_text('{"total": 1}')
-    report = sync(toy)
+    tracked.set_param("sum.factor", 9.0)
+    tracked.dvc("repro", RANLOOM_TRACKING="off")
+    (tracked.root / "outs" / "sum" / "metrics.json").write_text('{"total": 1}')
+    report = sync(tracked)
     assert report["present"] == ["make"]
     assert "differs from dvc.lock" in report["skipped"]["sum"]
 
 
-def test_clone_with_pulled_outs(toy, tmp_path: Path) -> None:
+def test_clone_with_pulled_outs(tracked, tmp_path: Path) -> None:
     """Push to a DVC remote, clone, pull: one command gives the clone its runs."""
-    toy.repro()
-    toy.dvc("remote", "add", "-d", "backup", str(tmp_path / "remote"))
-    toy.dvc("push")
-    toy.commit()
-    toy.run("git", "clone", "-q", str(toy.root), str(tmp_path / "clone"))
+    tracked.dvc("remote", "add", "-d", "backup", str(tmp_path / "remote"))
+    tracked.dvc("push")
+    tracked.commit()
+    tracked.run("git", "clone", "-q", str(tracked.root), str(tmp_path / "clone"))
     clone = Toy(tmp_path / "clone")
     assert "outs/make/series.parquet is missing" in sync(clone)["skipped"]["make"]
     clone.dvc("pull")
     assert set(sync(clone)["created"]) == {"make", "sum"}
     assert "up to date" in clone.repro().stdout
-    assert metrics_by_fingerprint(clone.runs("stage")) == metrics_by_fingerprint(toy.runs("stage"))
+    assert metrics_by_fingerprint(clone.runs("stage")) == metrics_by_fingerprint(
+        tracked.runs("stage")
+    )
 
 
-def test_experiments_land_in_the_same_store(toy) -> None:
+def test_experiments_land_in_the_same_store(tracked) -> None:
     """`exp run`, `--temp` and two queued experiments: one parent each, in this store."""
-    toy.repro()
-    toy.commit()
-    toy.dvc("exp", "run", "-S", "sum.factor=3")
-    toy.dvc("exp", "run", "--temp", "-S", "sum.factor=4")
+    tracked.commit()
+    tracked.dvc("exp", "run", "-S", "sum.factor=3")
+    tracked.dvc("exp", "run", "--temp", "-S", "sum.factor=4")
     for factor in (5, 6):
-        toy.dvc("exp", "run", "--queue", "-S", f"sum.factor={factor}")
-    toy.dvc("exp", "run", "--run-all", "--jobs", "2")
-    runs = [r for r in toy.runs("stage") if r.data.tags["ranloom.stage"] == "sum"]
+        tracked.dvc("exp", "run", "--queue", "-S", f"sum.factor={factor}")
+    tracked.dvc("exp", "run", "--run-all", "--jobs", "2")
+    runs = [r for r in tracked.runs("stage") if r.data.tags["ranloom.stage"] == "sum"]
     assert sorted(float(r.data.params["sum.factor"]) for r in runs) == [2.0, 3.0, 4.0, 5.0, 6.0]
-    assert {r.info.status for r in toy.runs("stage")} == {"FINISHED"}
-    assert len(toy.runs("pipeline")) == 5
+    assert {r.info.status for r in tracked.runs("stage")} == {"FINISHED"}
+    assert len(tracked.runs("pipeline")) == 5
 
 
 def test_eight_processes_make_one_store(tmp_path: Path) -> None:
@@ -213,37 +212,37 @@ def test_a_broken_store_costs_no_result(toy) -> None:
     assert (toy.root / "outs" / "sum" / "series.parquet").exists()
 
 
-def test_two_workspaces_that_execute_the_same_log_it_once(toy, tmp_path: Path, monkeypatch) -> None:
+def test_two_workspaces_that_execute_the_same_log_it_once(
+    tracked, tmp_path: Path, monkeypatch
+) -> None:
     """A sweep meets it at once: its points share the first stages."""
-    toy.repro()
     twin = tmp_path / "twin"
-    shutil.copytree(toy.root, twin, ignore=shutil.ignore_patterns("mlruns"))
-    monkeypatch.setenv("RANLOOM_STORE", str(toy.root / "mlruns"))
-    for root in (toy.root, twin):
+    shutil.copytree(tracked.root, twin, ignore=shutil.ignore_patterns("mlruns"))
+    monkeypatch.setenv("RANLOOM_STORE", str(tracked.root / "mlruns"))
+    for root in (tracked.root, twin):
         Toy(root).set_param("sum.factor", 5.0)
-    with stage_run(toy.root, STAGES, "sum") as first:
-        eventually(lambda: by_stage(toy.runs("stage"))[("sum", "RUNNING")] == 1)
+    with stage_run(tracked.root, STAGES, "sum") as first:
+        eventually(lambda: by_stage(tracked.runs("stage"))[("sum", "RUNNING")] == 1)
         with stage_run(twin, STAGES, "sum") as second:
             second("progress", 1.0, 1)
             second.finish()
-        (running,) = [r for r in toy.runs("stage") if r.info.status == "RUNNING"]
+        (running,) = [r for r in tracked.runs("stage") if r.info.status == "RUNNING"]
         assert "live/progress" not in running.data.metrics
         first.finish()
-    assert by_stage(toy.runs("stage"))[("sum", "FINISHED")] == 2
+    assert by_stage(tracked.runs("stage"))[("sum", "FINISHED")] == 2
 
 
-def test_a_run_whose_stage_and_recorder_died_is_settled_by_the_next_start(toy) -> None:
+def test_a_run_whose_stage_and_recorder_died_is_settled_by_the_next_start(tracked) -> None:
     """As when a whole process group or the machine ends."""
-    toy.repro()
-    store = toy.store()
-    (parent,) = toy.runs("pipeline")
+    store = tracked.store()
+    (parent,) = tracked.runs("pipeline")
     gone = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     owner = Owner.of(gone.pid)
     tags = {"ranloom.kind": "stage", "ranloom.stage": "sum", **owner.tags()}
     run = store.create("sum", {**tags, "mlflow.parentRunId": parent.info.run_id})
     gone.kill()
     gone.wait()
-    assert sync(toy)["killed"] == [run.info.run_id]
+    assert sync(tracked)["killed"] == [run.info.run_id]
     assert store.client.get_run(run.info.run_id).info.status == "KILLED"
 
 

@@ -1,7 +1,9 @@
 """Stage profile_lut: contract, metrics, determinism, refusal."""
 
 import json
+import math
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
@@ -9,12 +11,23 @@ from ruamel.yaml import YAML
 
 from pipeline.io import Inputs, Outputs
 from ranloom.lut.table import Lut
+from ranloom.mac.plant import decode_latency_us, plant_constants
+from stages._cell import Base, plant_config
 from stages.profile_lut import STAGE, Params
 
 
 @pytest.fixture(scope="module")
-def block(root):
-    document = YAML(typ="safe", pure=True).load((root / "params.yaml").read_text())
+def document(root):
+    return YAML(typ="safe", pure=True).load((root / "params.yaml").read_text())
+
+
+@pytest.fixture(scope="module")
+def whole_base(document):
+    return document["base"]
+
+
+@pytest.fixture(scope="module")
+def block(document):
     base = {key: document["base"][key] for key in ("card", "mcs_table", "n_layers")}
     return {**document["profile_lut"], "base": base}
 
@@ -96,18 +109,26 @@ def test_another_card_has_no_published_cells(root, block, tmp_path):
     }
 
 
-def test_the_latency_model_is_that_of_an_imported_profile(root, block, tmp_path):
+def test_the_latency_model_is_that_of_an_imported_profile(root, block, whole_base, tmp_path):
     """The simulated GPU is the one that was profiled; a log of one SM count needs a, k and b."""
     given = tuple(block[key] for key in ("a_us", "k_us_sm", "b_us", "p99_over_mean"))
     card = with_card(block, "docs/examples/gpu_card.yaml")
     imported = {**card, "backend": "import", "source_path": "docs/examples/gpu_profile.csv"}
     model = run(root, imported, tmp_path)["latency_model"]
     # what the example was made up from, rounded to whole microseconds
-    assert tuple(model.values()) == pytest.approx((180, 2.6, 0.008, 1.1), rel=0.02)
+    tail_sigma = math.log(1.1) / 2.3263
+    assert tuple(model.values()) == pytest.approx((180, 2.6, 0.008, 1.1, tail_sigma), rel=0.02)
     written = json.loads((tmp_path / "model.json").read_text())
     assert {key: written[key] for key in model} == model
+    base = Base(**{name: whole_base[name] for name in Base.model_fields})
+    plant = plant_constants(plant_config(base, written), 500)
+    drawn = [decode_latency_us(2816, 32, 7, k, plant) for k in range(40_000)]
+    p50, p99 = np.quantile(drawn, [0.5, 0.99])
+    assert (p50, p99) == pytest.approx((431.3 / 1.1, 431.3), rel=0.01)  # 180 + 2.6 W / 32 + .008 W
     kept = run(root, {**imported, "fit_source": False}, tmp_path)["latency_model"]
     assert tuple(kept.values()) == given
+    written = json.loads((tmp_path / "model.json").read_text())
+    assert plant_config(base, written).tail_sigma == base.plant.tail_sigma
 
     log = tmp_path / "run.log"
     log.write_text(

@@ -107,6 +107,12 @@ def test_rows_and_metrics(done) -> None:
     # A chain of 2.75 TFLOP never fits between two changes 20 ms apart, though it runs in vain.
     assert own["noctrl", "gemm_chain"]["useful_tflops"] == 0.0
     assert own["weaver", "gemm_chain"]["useful_tflops"] > 0.0
+    # So there is no ratio of chains, but one of training steps, whose tiles fit.
+    assert {k: v for k, v in metrics["scenario_1"].items() if "_over_" in k} == {
+        "training_ratio_weaver_over_noctrl": pytest.approx(
+            weaver["useful_tflops"] / noctrl["useful_tflops"]
+        )
+    }
     assert weaver["executed_tflops"] == pytest.approx(weaver["useful_tflops"])
     assert metrics["scenario_1"]["weaver"]["tokens_per_s"] == weaver["tokens_per_s"]
     # The compared controller has a row under every mechanism.

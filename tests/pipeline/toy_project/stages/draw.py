@@ -72,7 +72,9 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     (outputs.path("figures") / "one.txt").write_text(f"{values.sum()}\n")
     if params.behave == "hang":
         Path("hanging").write_text(str(os.getpid()))
-        time.sleep(60)
+        until = time.monotonic() + 300
+        while not Path("go_on").exists() and time.monotonic() < until:
+            time.sleep(0.02)
     if params.behave == "crash":
         raise ZeroDivisionError("the stage has a bug")
     if params.behave == "forget":
