@@ -97,13 +97,9 @@ class Children:
         return sizes
 
     def cpu_s(self, name: str) -> float:
-        """Processor time of a child so far, all its threads, 0 if it is gone."""
+        """Processor time of a child so far, 0 if it is gone."""
         pid = self._running[name].pid
-        try:
-            # The clock of another process (clock_getcpuclockid(3)): not rounded to ticks of 10 ms.
-            return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED) if pid is not None else 0.0
-        except OSError:
-            return 0.0
+        return process_cpu_s(pid) if pid is not None else 0.0
 
     def end_all(self) -> None:
         """Kill what still runs and collect it."""
@@ -157,6 +153,17 @@ def die_with_parent(parent: int) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+
+
+def process_cpu_s(pid: int) -> float:
+    """Processor time of a process so far, all its threads, 0 if it is gone.
+
+    The clock of another process (clock_getcpuclockid(3)) is not rounded to ticks of 10 ms.
+    """
+    try:
+        return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
+    except OSError:
+        return 0.0
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, pause_s: float = 0.02) -> bool:
