@@ -175,6 +175,8 @@ class Coordinator:
             # Else the new writer may not have the version yet; all are asked once it is known.
             actions.extend(requests)
         if run.cycle is not None:
+            if self.keeper.change is None:
+                run.cycle.reduction.drop_shadows()
             actions.extend(run.cycle.lose_site(site))
         return actions + self._go_on()
 

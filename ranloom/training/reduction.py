@@ -242,6 +242,11 @@ class Reduction:
                 void.extend(group)
         return void
 
+    def drop_shadows(self) -> None:
+        """The change of layout is off: nobody but the holders of a stage keeps its total."""
+        for stage, state in enumerate(self._sums):
+            state.required.intersection_update(self._pools[stage])
+
     def void_unfinished(self) -> None:
         """The coordinator restarted: whatever is not reduced starts anew."""
         for group in self._groups:

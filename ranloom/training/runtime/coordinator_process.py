@@ -24,8 +24,10 @@ from ranloom.training.messages import (
     CoordinatorRestarted,
     Event,
     Fence,
+    Merge,
     Note,
     NoteKind,
+    Release,
     SiteJoined,
     SiteLost,
     TaskCompleted,
@@ -53,10 +55,12 @@ from ranloom.training.settings import CoordinatorSettings
 from ranloom.training.step_plan import StepPhase
 from ranloom.training.tokens import Direction
 
-_SITE_EVENTS = tuple(kind for kind in get_args(Event) if "site" in get_type_hints(kind))
+_SITE_EVENTS = frozenset(kind for kind in get_args(Event) if "site" in get_type_hints(kind))
 _REST_SHARE = 0.25
 _LONGEST_UNSYNCED_S = 10.0
 _STOP_REPEAT_S = 0.2
+_CAN_WAIT = frozenset((Merge, Release))
+"""Actions that nobody waits for: they free memory of the site."""
 
 
 @dataclass(frozen=True)
@@ -184,28 +188,32 @@ class CoordinatorProcess:
 
     def turn(self) -> None:
         """Take in what has arrived, decide, make it durable, send."""
-        self._gather()
-        if self._now_s() >= self._tick_at_s:
-            # A tick may end leases: what has arrived while this process was busy counts first.
-            for packet in self._endpoint.poll(0.0):
-                self._take(packet)
+        packets = self._gather()
+        # A tick may end leases: what has arrived while this process was busy counts first.
+        is_tick = self._now_s() >= self._tick_at_s
+        for packet in packets:
+            self._take(packet)
+        if is_tick:
             # The next interval counts from now: intervals missed are not made up for.
             self._tick_at_s = self._now_s() + self._config.settings.control_interval_s
             self._handle(Tick())
-        idle_s = self._now_s() - self._synced_at_s
-        if self._is_answer_waiting() or idle_s > _LONGEST_UNSYNCED_S:
+        now_s = self._now_s()
+        due = [site for site, line in self._lines.items() if self._is_due(site, line, now_s)]
+        is_said = bool(self._fences) or any(self._outgoing[site] for site in due)
+        if is_said or now_s - self._synced_at_s > _LONGEST_UNSYNCED_S:
             # Events that cause nothing can wait: lost in a crash, they were never heard of.
             self._log.sync()
-            self._synced_at_s = self._now_s()
-        self._send()
+            self._synced_at_s = now_s
+        self._send(due)
         self._notes.flush()
 
-    def _gather(self) -> None:
-        """Take in packets, those of a while together: they share a sync and the answers."""
-        until_tick_s = self._tick_at_s - self._now_s()
-        time.sleep(max(0.0, min(self._rest_s(), until_tick_s)))
-        for packet in self._endpoint.poll(max(0.0, self._tick_at_s - self._now_s())):
-            self._take(packet)
+    def _gather(self) -> list[Packet]:
+        """What has arrived, that of a while together: it shares a sync and the answers."""
+        until_tick_s = max(0.0, self._tick_at_s - self._now_s())
+        rest_s = self._rest_s()
+        # One turn for both where the tick is not much later.
+        time.sleep(rest_s if rest_s < until_tick_s / 2.0 else until_tick_s)
+        return self._endpoint.poll(self._tick_at_s - self._now_s())
 
     def _rest_s(self) -> float:
         """Time for which nobody will miss an answer.
@@ -221,8 +229,14 @@ class CoordinatorProcess:
         rest_s = cycle.plan.predicted_s * in_work * _REST_SHARE
         return max(least_s, min(rest_s, 10.0 * least_s) if ledger.waiting else rest_s)
 
-    def _is_answer_waiting(self) -> bool:
-        return bool(self._fences) or any(self._outgoing.values())
+    def _is_due(self, site: int, line: _Line, now_s: float) -> bool:
+        """Whether a site waits for something, or has heard nothing for too long."""
+        messages = self._outgoing[site]
+        if now_s - line.sent_at_s >= self._config.heartbeat_s:
+            return True
+        # Unmerged gradients count against the window at the site.
+        many = len(messages) > self._config.settings.window // 2
+        return many or any(type(message) not in _CAN_WAIT for message in messages)
 
     def _now_s(self) -> float:
         return time.monotonic() + self._clock_offset_s
@@ -256,17 +270,15 @@ class CoordinatorProcess:
         for site in self._lines:
             self._outgoing[site].append(Directory(peers))
 
-    def _send(self) -> None:
-        now_s = self._now_s()
+    def _send(self, due: Iterable[int]) -> None:
+        """Hand over the fences, and one packet to each site that is due."""
         for fence in self._fences:
             self._endpoint.send(site_name(fence.site), [fence])
         self._fences.clear()
-        for site, line in self._lines.items():
-            messages = self._outgoing[site]
-            if not messages and now_s - line.sent_at_s < self._config.heartbeat_s:
-                continue
+        for site in due:
+            line, messages = self._lines[site], self._outgoing[site]
             line.sent += 1
-            line.sent_at_s = now_s
+            line.sent_at_s = self._now_s()
             channel = Channel(self._session, line.incarnation, line.sent)
             self._endpoint.send(site_name(site), [channel, *messages])
             messages.clear()
@@ -283,7 +295,7 @@ class CoordinatorProcess:
             self._admit(site, first, packet.messages[1:])
         elif isinstance(first, Channel) and self._in_order(site, first):
             for message in packet.messages[1:]:
-                if isinstance(message, _SITE_EVENTS) and message.site == site:
+                if type(message) in _SITE_EVENTS and message.site == site:
                     self._handle(message)
                 else:
                     self._ignored["foreign event"] += 1
@@ -367,7 +379,7 @@ class CoordinatorProcess:
         waiting = set(self._lines or self._addresses)
         deadline_s = time.monotonic() + self._config.stop_patience_s
         while waiting and time.monotonic() < deadline_s:
-            self._send()
+            self._send(self._lines)
             for site in waiting:
                 self._endpoint.send(site_name(site), [Stop()])
             for packet in self._endpoint.poll(_STOP_REPEAT_S):

@@ -61,6 +61,7 @@ class EventLog:
             self.set_fact("schema", str(SCHEMA_VERSION))
         elif found != str(SCHEMA_VERSION):
             raise InputError(f"{path}: schema", found, f"allowed: {SCHEMA_VERSION}")
+        self._unwritten: list[tuple[float, Any]] = []
         self._new_events: list[_Row] = []
         self._new_sites: dict[int, str] = {}
         if self._replica is not None:
@@ -109,10 +110,7 @@ class EventLog:
 
     def append(self, now_s: float, event: Any) -> None:
         """Add an event to the group that the next ``sync`` makes durable."""
-        row = (now_s, *self._codec.dump(event))
-        self._new_events.append(row)
-        if self._replica is not None:
-            self._replica._new_events.append(row)
+        self._unwritten.append((now_s, event))
 
     def sync(self) -> None:
         """Make everything appended so far durable.
@@ -120,7 +118,11 @@ class EventLog:
         Raises:
             LogWriteError: it could not be written; the caller must not send anything.
         """
+        rows = [(now_s, *self._codec.dump(event)) for now_s, event in self._unwritten]
+        self._unwritten.clear()
+        self._new_events.extend(rows)
         if self._replica is not None:
+            self._replica._new_events.extend(rows)
             self._replica._commit()
         self._commit()
 

@@ -80,7 +80,8 @@ class LiveConfig:
         deadline_s: the run is given up this time after the coordinator has started.
         faults: what happens to processes.
         secure: CURVE on every link; False declares all links (loopback) trusted.
-        heartbeat_s: longest silence between coordinator and site.
+        heartbeat_s: longest silence between coordinator and site; None for a quarter of the lease,
+            at most 1 s.
         memory_bytes: memory of each site for training state.
         device: torch device of the sites.
     """
@@ -94,7 +95,7 @@ class LiveConfig:
     deadline_s: float
     faults: tuple[Fault, ...] = ()
     secure: bool = True
-    heartbeat_s: float = 0.4
+    heartbeat_s: float | None = None
     memory_bytes: int = 1 << 32
     device: str = "cpu"
 
@@ -210,6 +211,7 @@ class _Run:
     ) -> None:
         self._config = config
         self._watch = watch
+        self._heartbeat_s = config.heartbeat_s or min(config.settings.lease_s / 4.0, 1.0)
         self.first_step_s = 0.0
         self.coordinator_start_s = 0.0
         self.coordinator_cpu_s: list[tuple[float, float]] = []
@@ -230,7 +232,7 @@ class _Run:
             costs=layer_costs(config.setup),
             limits=limits,
             folder=config.folder,
-            heartbeat_s=config.heartbeat_s,
+            heartbeat_s=self._heartbeat_s,
             gather_s=config.settings.control_interval_s / 100.0,
             stop_patience_s=_STOP_PATIENCE_S,
             give_up_s=config.deadline_s,
@@ -301,7 +303,7 @@ class _Run:
             forward_flop=tuple(self.coordinator.costs.forward_flop.tolist()),
             backward_flop=tuple(self.coordinator.costs.backward_flop.tolist()),
             memory_bytes=config.memory_bytes,
-            heartbeat_s=config.heartbeat_s,
+            heartbeat_s=self._heartbeat_s,
             report_s=config.settings.control_interval_s / 4.0,
             folder=config.folder,
             device=config.device,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from pydantic_core import to_json
 
 from ranloom.training.messages import Note
 
@@ -23,7 +24,7 @@ class NoteFile:
     """
 
     def __init__(self, path: Path, watch: Watch | None = None) -> None:
-        self._file = path.open("a", encoding="utf-8")
+        self._file = path.open("ab")
         self._watch = watch
         self._new: list[dict[str, object]] = []
 
@@ -40,7 +41,7 @@ class NoteFile:
         """Hand what was added to the operating system."""
         if not self._new:
             return
-        self._file.writelines(json.dumps(fields) + "\n" for fields in self._new)
+        self._file.write(b"".join(to_json(fields) + b"\n" for fields in self._new))
         self._file.flush()
         if self._watch is not None:
             for fields in self._new:

@@ -16,6 +16,7 @@ from ranloom.errors import InputError
 from ranloom.training.checkpoint import Checkpoint, save_checkpoint
 from ranloom.training.messages import (
     Action,
+    Applied,
     BudgetReport,
     Fence,
     SiteJoined,
@@ -43,6 +44,8 @@ from ranloom.training.runtime.wire import Packet
 from ranloom.training.tokens import Direction
 
 _ACTIONS = get_args(Action)
+_CAN_WAIT = frozenset((TaskCompleted, Applied))
+"""Reports that cause nothing as long as the site has work."""
 _IDLE_POLL_S = 0.05
 
 
@@ -183,7 +186,7 @@ class SiteProcess:
         A busy site has been told what to do next; the coordinator loses nothing if completions
         come in groups.
         """
-        urgent = any(not isinstance(r, TaskCompleted) for r in self._reports)
+        urgent = any(type(report) not in _CAN_WAIT for report in self._reports)
         return self._execution is None or urgent or now_s >= self._reports_at_s
 
     def _report(self, event: Any) -> None:

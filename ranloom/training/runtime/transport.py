@@ -26,8 +26,8 @@ from ranloom.errors import InputError
 from ranloom.training.runtime.wire import Codec, Packet, WireError
 
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"  # where libzmq asks (ZeroMQ RFC 27)
-_HEARTBEAT_MS = 1000
-_PEER_SILENT_MS = 5000
+_HEARTBEAT_MS = 2000
+_PEER_SILENT_MS = 4000
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,9 @@ class Endpoint:
                 return
             outbox.close(0)
         outbox = self._socket(zmq.DEALER)
+        # The sender asks for both ends: an inbox that hears nothing more cuts the connection too.
+        outbox.heartbeat_ivl = _HEARTBEAT_MS
+        outbox.heartbeat_timeout = outbox.heartbeat_ttl = _PEER_SILENT_MS
         if self.identity.keys is not None:
             outbox.curve_publickey = self.identity.keys.public.encode()
             outbox.curve_secretkey = self.identity.keys.secret.encode()
@@ -243,8 +246,6 @@ class Endpoint:
         socket.maxmsgsize = self._limits.max_frame_bytes
         socket.sndhwm = self._limits.queued_packets
         socket.rcvhwm = self._limits.queued_packets
-        socket.heartbeat_ivl = _HEARTBEAT_MS
-        socket.heartbeat_timeout = _PEER_SILENT_MS
         socket.reconnect_ivl = 50
         socket.reconnect_ivl_max = 1000
         return socket

@@ -12,6 +12,7 @@ from ranloom.training.messages import (
     Inventory,
     Merge,
     NoteKind,
+    Reduce,
     RequestInventory,
     SiteJoined,
     TaskCompleted,
@@ -51,6 +52,28 @@ def test_two_sites_train_to_the_end(run):
     coordinator._stop_sites()
     assert Stop() in [m for packet in late.poll(1.0) for m in packet.messages]
     late.close()
+
+
+def test_merges_travel_with_what_a_site_waits_for(run, monkeypatch):
+    coordinator, site, config, *_ = run
+    coordinator._config = replace(config, heartbeat_s=60.0)
+    packets = []
+    send = coordinator._endpoint.send
+
+    def recorded(peer, messages, tensors=None):
+        packets.append([type(message) for message in messages])
+        return send(peer, messages, tensors)
+
+    monkeypatch.setattr(coordinator._endpoint, "send", recorded)
+    turns(coordinator, site(0), site(1), count=400, until=lambda: coordinator.finished)
+    assert coordinator.finished
+    merging = [kinds for kinds in packets if Merge in kinds]
+    assert sum(kinds.count(Merge) for kinds in merging) == 12
+    # Alone they go only when they take up more than half of the window of 6.
+    assert all({*kinds} != {Channel, Merge} or kinds.count(Merge) > 3 for kinds in merging)
+    # A sum is complete before it is asked for.
+    for kinds in (kinds for kinds in merging if Reduce in kinds):
+        assert max(n for n, kind in enumerate(kinds) if kind is Merge) < kinds.index(Reduce)
 
 
 @pytest.mark.parametrize(
