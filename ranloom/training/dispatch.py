@@ -80,14 +80,15 @@ class Dispatcher:
     def lost_output(self, row: int, stage: int, site: int, direction: Direction) -> list[Action]:
         """A site turned out not to have an output any more.
 
-        The attempt that made it ends: a site does nothing twice under one token, and a late
-        second report of it must not pass for the output made anew.
+        The attempt that made it ends, unless it is about to make it anew: a site does nothing twice
+        under one token, and a late second report must not pass for the output made anew.
         """
         record = self._ledger.records[row, stage]
         if record["output"][direction] != site:
             return []
         record["output"][direction] = NOBODY
-        if site not in (record["owner"], record["backup"]):
+        made_it = site in (record["owner"], record["backup"])
+        if not made_it or self.is_expected(row, stage, site, direction):
             return []
         if record["committed"]:  # its gradient is kept: nothing to throw away
             self._ledger.revoke(row, stage)

@@ -342,9 +342,9 @@ class StepCycle:
                 return actions + self.settle()
         self.dispatcher.retract(row, stage, event.site)
         if 0 <= producer < ledger.stages:
+            actions += self.dispatcher.lost_output(row, producer, event.source, event.direction)
             if self.dispatcher.is_expected(row, producer, event.source, event.direction):
                 return actions
-            actions += self.dispatcher.lost_output(row, producer, event.source, event.direction)
         return actions + self.settle()
 
     # --- reduction -----------------------------------------------------------------------------
