@@ -16,7 +16,11 @@ from safetensors.numpy import load_file
 from pipeline import params as parameters
 from pipeline.io import Inputs, Outputs
 from ranloom.errors import InputError
+from ranloom.gpu.card import load_card
+from ranloom.training.layer_profile import card_profile, write_profile
+from ranloom.training.model_shapes import model_shape
 from stages import train_sites
+from stages._train_sim import both, compare
 from stages.train_sites import STAGE
 
 TINY: dict[str, Any] = {
@@ -109,6 +113,7 @@ def paths(root: Path, tmp_path: Path) -> dict[str, Path]:
         "links": root / "data/links/testbed.yaml",
         "published": root / "data/published/weaver.yaml",
         "text": root / "data/text/example.txt",
+        "layer_profile": root / "docs/examples/layer_profile.csv",
     }
 
 
@@ -215,3 +220,39 @@ def test_a_broken_links_file_is_a_fault(block, paths, tmp_path):
     broken.write_text("name: x\nsites: 2\n")
     found = list(train_sites.check(STAGE.params(**block), {**paths, "links": broken}))
     assert any(str(broken) in fault.where for fault in found)
+
+
+def test_the_simulator_takes_the_times_of_a_profile(block, paths, tmp_path, monkeypatch):
+    """Written from the card it changes nothing; twice as slow, training is slower."""
+    shapes = [model_shape(name) for name in ("opt-125m", "opt-350m", "opt-13b", "opt-30b")]
+    tflops = 0.6 * load_card(paths["card"]).fp16_tensor_tflops
+    found = {}
+    for name, rate in (("alike", tflops), ("slow", tflops / 2.0)):
+        path = tmp_path / f"{name}.csv"
+        write_profile(path, card_profile(shapes, (1, 4), (512,), rate, {}))
+        small = overlaid(block, {"layers": {"source": "profile"}, "sim": {"systems": ["weaver"]}})
+        params = STAGE.params(**small)
+        mine = {**paths, "layer_profile": path}
+        assert list(train_sites.check(params, mine)) == []
+        sites = train_sites.sites_of(params, Inputs(mine))
+        found[name] = [done for _, done in compare(params, both(params)["published"], sites)]
+    plain = train_sites.sites_of(STAGE.params(**block), Inputs(paths))
+    params = STAGE.params(**overlaid(block, {"sim": {"systems": ["weaver"]}}))
+    (expected,) = (done for _, done in compare(params, both(params)["published"], plain))
+    (alike,), (slow,) = found["alike"], found["slow"]
+    assert alike.plan == expected.plan
+    np.testing.assert_allclose(alike.completions_s, expected.completions_s, rtol=1e-9)
+    assert slow.completions_s[0] > expected.completions_s[0]
+
+
+def test_micro_batches_that_a_profile_lacks_are_named(block, paths, tmp_path):
+    path = tmp_path / "layers.csv"
+    write_profile(path, card_profile([model_shape("opt-125m")], (1, 2), (512,), 1.0, {}))
+    params = STAGE.params(**overlaid(block, {"layers": {"source": "profile"}}))
+    faults = list(train_sites.check(params, {**paths, "layer_profile": path}))
+    assert [(fault.where, fault.value) for fault in faults] == [
+        (f"{path}: opt-125m", [4]),
+        (f"{path}: opt-350m", [4]),
+        (f"{path}: opt-13b", [1]),
+        (f"{path}: opt-30b", [1]),
+    ]
