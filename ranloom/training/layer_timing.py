@@ -11,6 +11,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import torch
@@ -111,9 +112,9 @@ def _stage_times(
     wanted = [*stage.parameters(), *([] if entered is None else [entered])]
     forward_s, backward_s = [], []
     for run in range(runs.warm_up + runs.measured):
-        output, took_s = _timed(lambda: stage(entered, batch))
-        gradient = torch.ones_like(output)
-        _, back_s = _timed(lambda o=output, g=gradient: torch.autograd.grad(o, wanted, g))
+        output, took_s = _timed(partial(stage, entered, batch))
+        backward = partial(torch.autograd.grad, output, wanted, torch.ones_like(output))
+        _, back_s = _timed(backward)
         if run >= runs.warm_up:
             forward_s.append(took_s)
             backward_s.append(back_s)
