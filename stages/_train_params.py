@@ -141,6 +141,9 @@ class DynamicParams(StageParams):
     repair_s: tuple[PositiveFloat, PositiveFloat] = Field(
         description="shortest and longest time a site is dead, s"
     )
+    checkpoint_steps: int = Field(
+        ge=0, le=1_000_000, description="steps between checkpoints where sites die; 0: none"
+    )
     shift_threshold: float = Field(
         gt=0, le=1e6, description="relative change that counts as a shift"
     )

@@ -289,9 +289,20 @@ def adapt_reconciled(params: Params, sites: Sites) -> tuple[dict[str, Any], list
     if dynamic.failures:
         drawn = (len(tflops), dynamic.duration_s, dynamic.failures, dynamic.repair_s)
         failures = draw_failures(*drawn, params.base.seed)
-        done = run_weaver(experiment, compared, tflops, failures=failures)
-        rate = done.applied_tokens_per_s(params.sim.sequence, dynamic.duration_s)
-        metrics["weaver_failures"] = {"failures": dynamic.failures, "tokens_per_s": rate}
+        kept = replace(compared.settings, checkpoint_steps=dynamic.checkpoint_steps)
+        failing = replace(compared, settings=kept)
+        # both on the event path, which hides no sums: only the failures differ
+        rates = [
+            run_weaver(experiment, failing, tflops, failures=some).applied_tokens_per_s(
+                params.sim.sequence, dynamic.duration_s
+            )
+            for some in ((), failures)
+        ]
+        metrics["weaver_failures"] = {
+            "failures": dynamic.failures,
+            "unfailing_tokens_per_s": rates[0],
+            "tokens_per_s": rates[1],
+        }
     settings = compared.settings
     variants = [
         ("slack_fraction", value, replace(settings, slack_fraction=value))
