@@ -42,7 +42,7 @@ class Question:
 _SIM = ("train_sites.*sim.*.weaver.tokens_per_s",)
 _SCALE = ("train_sites.*scale.*.*.*.ktokens_per_s",)
 _DYNAMIC = (
-    "train_sites.*dynamic.weaver*.*tokens_per_s",
+    "train_sites.*dynamic.weaver*.tokens_per_s",
     "train_sites.*dynamic.static.tokens_per_s",
 )
 
@@ -52,7 +52,10 @@ READY: dict[str, Question] = {
         {"train_sites.sim.weaver.controller": ["weaver", "noctrl"]}, (*_SIM, *_DYNAMIC)
     ),
     "micro_batch": Question({"train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]]}, _SIM),
-    "failures": Question({"train_sites.dynamic.failures": [1, 2, 4, 8]}, _DYNAMIC),
+    "failures": Question(
+        {"train_sites.dynamic.failures": [1, 2, 4, 8]},
+        ("train_sites.reconciled.dynamic.weaver*.*tokens_per_s",),
+    ),
     "window": Question(
         {
             "train_sites.sim.unmerged_limits": [[1], [2], [4]],
