@@ -47,8 +47,8 @@ TINY: dict[str, Any] = {
         "systems": ["static"],
         "duration_s": 20,
         "drops": 12,
-        "failures": 3,
-        "repair_s": [1, 4],
+        "failures": 6,
+        "repair_s": [5, 10],  # at least a quarter of the run: more than a step at its end
         "air_slacks": [],
         "mlr_thresholds": [0.3, 0.9],
         "halves": [{"controller": "weaver", "mechanism": "green_context"}],
