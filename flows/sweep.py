@@ -46,18 +46,24 @@ _DYNAMIC = (
     "train_sites.*dynamic.static.tokens_per_s",
 )
 
+# the weight copies of Confidant do not fit with micro-batches of 8 alone
+_WEAVER_ALONE: dict[str, list[Any]] = {"train_sites.sim.systems": [["weaver"]]}
+
 READY: dict[str, Question] = {
     "sites": Question({"train_sites.scaling.sites": [[8], [32], [128], [512], [2048]]}, _SCALE),
     "scheduler": Question(
         {"train_sites.sim.weaver.controller": ["weaver", "noctrl"]}, (*_SIM, *_DYNAMIC)
     ),
-    "micro_batch": Question({"train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]]}, _SIM),
+    "micro_batch": Question(
+        {**_WEAVER_ALONE, "train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]]}, _SIM
+    ),
     "failures": Question(
         {"train_sites.dynamic.failures": [1, 2, 4, 8]},
         ("train_sites.reconciled.dynamic.weaver*.*tokens_per_s",),
     ),
     "window": Question(
         {
+            **_WEAVER_ALONE,
             "train_sites.sim.unmerged_limits": [[1], [2], [4]],
             "train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]],
         },
@@ -174,6 +180,9 @@ def sweep(
             future.wait()
             if future.state.is_completed():
                 rows.append({**overrides, **future.result()})
+                for key, value in rows[-1].items():
+                    if any(fnmatchcase(key, pattern) for pattern in answers):
+                        get_run_logger().info(f"{overrides}  {key}  {value:.6g}")
             else:
                 failed.append(f"{overrides}: {future.state.message}")
     finally:
@@ -217,11 +226,7 @@ def main(arguments: Sequence[str]) -> None:
     runner = dask_runner(more[1]) if more else RUNNER
     asked = READY[name]
     on_runner = sweep.with_options(task_runner=runner)
-    for row in on_runner(asked.grid, targets=["train_sites"], answers=asked.answers):
-        point = ", ".join(f"{key.rpartition('.')[2]}={row[key]}" for key in sorted(asked.grid))
-        for key, value in row.items():
-            if any(fnmatchcase(key, pattern) for pattern in asked.answers):
-                print(f"{point}  {key}  {value:.6g}")
+    on_runner(asked.grid, targets=["train_sites"], answers=asked.answers)
 
 
 if __name__ == "__main__":
