@@ -23,7 +23,8 @@ from ranloom.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 # Independent stages may run side by side; more than two do not fit in 4 GB.
-RUNNER: Any = ThreadPoolTaskRunner(max_workers=2)
+WORKERS = 2
+RUNNER: Any = ThreadPoolTaskRunner(max_workers=WORKERS)
 
 
 def retry_if_busy(_task: Any, _run: TaskRun, state: State[Any]) -> bool:

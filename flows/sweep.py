@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +17,88 @@ from prefect.cache_policies import NO_CACHE
 
 import stages
 from flows import dvc_process
-from flows.chain import ROOT, RUNNER
+from flows.chain import ROOT, RUNNER, WORKERS
 from pipeline import tracking, workspace
 from pipeline.check import check
 from pipeline.cli import headline
-from pipeline.registry import discover
+from pipeline.documents import flattened
+from pipeline.registry import METRICS, OUTS, discover
 from ranloom.errors import InputError
 
-READY: dict[str, dict[str, list[Any]]] = {
-    "sites": {"train_sites.scaling.sites": [[8], [32], [128], [512], [2048]]},
-    "scheduler": {"train_sites.sim.weaver.controller": ["weaver", "noctrl"]},
-    "micro_batch": {"train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]]},
-    "failures": {"train_sites.dynamic.failures": [0, 2, 8, 32]},
-    "window": {
-        "train_sites.sim.unmerged_limits": [[1], [2], [4]],
-        "train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]],
-    },
-    "thresholds": {
-        "train_sites.control.slack_fraction": [0.05, 0.1, 0.2],
-        "train_sites.control.mlr_threshold": [0.3, 0.4, 0.5],
-    },
-    "burstiness": {
-        "train_sites.dynamic.drops": [0, 20, 41, 80],
-        "train_sites.dynamic.drop_length_s": [[2, 10], [10, 60], [60, 120]],
-    },
-    "core": {
-        "train_sites.scaling.star.core_core_ms": [5, 20, 50],
-        "train_sites.scaling.star.peer_gbps": [1, 10, 25],
-    },
+
+@dataclass(frozen=True)
+class Question:
+    """A grid, and the metrics that answer what it asks.
+
+    Args:
+        grid: dotted parameter name to its values.
+        answers: patterns of dotted metric names, each beginning with its stage.
+    """
+
+    grid: dict[str, list[Any]]
+    answers: tuple[str, ...]
+
+
+_SIM = ("train_sites.*sim.*.weaver.tokens_per_s",)
+_SCALE = ("train_sites.*scale.*.*.*.ktokens_per_s",)
+_DYNAMIC = (
+    "train_sites.*dynamic.weaver*.tokens_per_s",
+    "train_sites.*dynamic.static.tokens_per_s",
+)
+
+# the weight copies of Confidant do not fit with micro-batches of 8 alone
+_WEAVER_ALONE: dict[str, list[Any]] = {"train_sites.sim.systems": [["weaver"]]}
+
+READY: dict[str, Question] = {
+    "sites": Question({"train_sites.scaling.sites": [[8], [32], [128], [512], [2048]]}, _SCALE),
+    "scheduler": Question(
+        {"train_sites.sim.weaver.controller": ["weaver", "noctrl"]}, (*_SIM, *_DYNAMIC)
+    ),
+    "micro_batch": Question(
+        {**_WEAVER_ALONE, "train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]]}, _SIM
+    ),
+    "failures": Question(
+        {"train_sites.dynamic.failures": [1, 2, 4, 8]},
+        ("train_sites.reconciled.dynamic.weaver*.*tokens_per_s",),
+    ),
+    "window": Question(
+        {
+            **_WEAVER_ALONE,
+            "train_sites.sim.unmerged_limits": [[1], [2], [4]],
+            "train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]],
+        },
+        _SIM,
+    ),
+    "thresholds": Question(
+        {
+            "train_sites.control.slack_fraction": [0.05, 0.1, 0.2],
+            "train_sites.control.mlr_threshold": [0.3, 0.4, 0.5],
+        },
+        (
+            *_DYNAMIC,
+            "train_sites.*dynamic.air_handled_pct",
+            "train_sites.*dynamic.mlr_events",
+        ),
+    ),
+    "burstiness": Question(
+        {
+            "train_sites.dynamic.drops": [0, 20, 41, 80],
+            "train_sites.dynamic.drop_length_s": [[2, 10], [10, 60], [60, 120]],
+        },
+        _DYNAMIC,
+    ),
+    "core": Question(
+        {
+            "train_sites.scaling.star.core_core_ms": [5, 20, 50],
+            "train_sites.scaling.star.peer_gbps": [1, 10, 25],
+        },
+        _SCALE,
+    ),
+    "windows": Question({"train_sites.circuits.gbps": [1, 10, 100]}, _DYNAMIC),
 }
-"""Grids for questions that the paper leaves open; ``python -m flows.sweep NAME`` runs one."""
+"""What the paper leaves open; ``python -m flows.sweep NAME`` runs the grid of one."""
+
+USAGE = "usage: python -m flows.sweep NAME [--dask local | --dask ADDRESS]"
 
 
 def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
@@ -60,9 +115,10 @@ def run_point(
     preset: str | None,
     overrides: dict[str, Any],
     targets: list[str],
+    answers: tuple[str, ...],
     processes: dvc_process.Processes,
 ) -> dict[str, float | str | None]:
-    """Run one point and return its headline numbers.
+    """Run one point and return its headline numbers and the metrics that were asked for.
 
     A point keeps its workspace, so DVC resumes a sweep where it stopped.
     """
@@ -74,7 +130,18 @@ def run_point(
     processes.repro(place, label, targets, get_run_logger().info)
     parent = tracking.sync(place, registry).parent if tracking.enabled() else None
     numbers = {f"{s}.{m}": float(v) for s, m, v in headline(place, registry)}
-    return {"mlflow_run": parent, **numbers}
+    return {"mlflow_run": parent, **numbers, **matching(place, answers)}
+
+
+def matching(place: Path, patterns: Sequence[str]) -> dict[str, float]:
+    """Metrics of a workspace, ``stage.metric`` to value, whose names match a pattern."""
+    found = {}
+    for path in sorted((place / OUTS).glob(f"*/{METRICS}")):
+        for metric, value in flattened(json.loads(path.read_text(encoding="utf-8"))):
+            name = f"{path.parent.name}.{metric}"
+            if any(fnmatchcase(name, pattern) for pattern in patterns):
+                found[name] = float(value)
+    return found
 
 
 @flow(name="ranloom-sweep", task_runner=RUNNER)
@@ -83,6 +150,7 @@ def sweep(
     preset: str | None = "quick",
     targets: list[str] | None = None,
     root: Path = ROOT,
+    answers: Sequence[str] = (),
 ) -> list[dict[str, Any]]:
     """Run every combination of a grid; a failed point does not lose the others.
 
@@ -91,9 +159,10 @@ def sweep(
         preset: overlay under every point.
         targets: stages to bring up to date, all by default.
         root: root of the repository.
+        answers: patterns of metric names (``train_sites.*.tokens_per_s``) to have in the rows.
 
     Returns:
-        One row a point that succeeded: its parameters, headline numbers and MLflow run.
+        One row a point that succeeded: its parameters, headline numbers, answers and MLflow run.
 
     Raises:
         StageFailedError: points failed; the others are done and listed in the artifact.
@@ -105,13 +174,15 @@ def sweep(
         futures = []
         for overrides in todo:
             label = ",".join(f"{k.rpartition('.')[2]}={v}" for k, v in overrides.items())
-            futures.append(
-                run_point.submit(root, label, preset, overrides, targets or [], processes)
-            )
+            arguments = (root, label, preset, overrides, targets or [], tuple(answers), processes)
+            futures.append(run_point.submit(*arguments))
         for overrides, future in zip(todo, futures, strict=True):
             future.wait()
             if future.state.is_completed():
                 rows.append({**overrides, **future.result()})
+                for key, value in rows[-1].items():
+                    if any(fnmatchcase(key, pattern) for pattern in answers):
+                        get_run_logger().info(f"{overrides}  {key}  {value:.6g}")
             else:
                 failed.append(f"{overrides}: {future.state.message}")
     finally:
@@ -124,7 +195,43 @@ def sweep(
     return rows
 
 
+def dask_runner(where: str) -> Any:
+    """Task runner that gives points to the workers of a Dask cluster.
+
+    The workers see the repository at the same path and import the same environment. Ending the
+    flow ends the workers of a local cluster with their points; those of another one finish theirs.
+
+    Args:
+        where: ``local`` for two workers of this machine, or the address of a scheduler.
+
+    Raises:
+        InputError: the extra is not installed.
+    """
+    try:
+        from prefect_dask import DaskTaskRunner
+    except ModuleNotFoundError:
+        allowed = "needed: the extra, pip install -c requirements.lock -e '.[dask]'"
+        raise InputError("--dask", where, allowed) from None
+    if where != "local":
+        return DaskTaskRunner(address=where)
+    workers = {"n_workers": WORKERS, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    return DaskTaskRunner(cluster_kwargs=workers)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run a ready sweep on threads of this process, or on a Dask cluster."""
+    name, *more = arguments or [""]
+    if name not in READY or (more and (len(more) != 2 or more[0] != "--dask")):
+        raise InputError("sweep", " ".join(arguments), f"{USAGE}; NAME: {', '.join(READY)}")
+    runner = dask_runner(more[1]) if more else RUNNER
+    asked = READY[name]
+    on_runner = sweep.with_options(task_runner=runner)
+    on_runner(asked.grid, targets=["train_sites"], answers=asked.answers)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 2 or sys.argv[1] not in READY:
-        sys.exit(f"usage: python -m flows.sweep NAME; allowed: {', '.join(READY)}")
-    sweep(READY[sys.argv[1]], targets=["train_sites"])
+    try:
+        main(sys.argv[1:])
+    except InputError as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None

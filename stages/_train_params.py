@@ -141,6 +141,9 @@ class DynamicParams(StageParams):
     repair_s: tuple[PositiveFloat, PositiveFloat] = Field(
         description="shortest and longest time a site is dead, s"
     )
+    checkpoint_steps: int = Field(
+        ge=0, le=1_000_000, description="steps between checkpoints where sites die; 0: none"
+    )
     shift_threshold: float = Field(
         gt=0, le=1e6, description="relative change that counts as a shift"
     )
@@ -262,12 +265,25 @@ class LiveParams(StageParams):
     deadline_s: float = Field(gt=0, le=1e7, description="the run is given up then, s")
 
 
+class LayerParams(StageParams):
+    """What the layers of a model cost a site."""
+
+    source: Literal["card", "profile"] = Field(
+        description="operations of their shape, or times from the file"
+    )
+    profile_path: str = Field(description="CSV file: times of layers on a device; for profile")
+    efficiency: Share = Field(
+        description="usable compute of a free device over its tensor peak; for profile"
+    )
+
+
 class Params(StageParams):
     """Parameters of ``train_sites``."""
 
     base: Base
     card: str = Field(description="device card of a training site, a YAML file")
     links: str = Field(description="links between the sites, a YAML file")
+    layers: LayerParams
     control: ControlParams
     sim: SimParams
     dynamic: DynamicParams

@@ -17,6 +17,7 @@ from ranloom.gpu.card import Card
 from ranloom.training.baselines.confidant import Confidant
 from ranloom.training.baselines.policy import Reaction
 from ranloom.training.capacity_traces import draw_failures, draw_traces, trace_pool, with_drops
+from ranloom.training.layer_profile import ProfiledLayers
 from ranloom.training.links import Links
 from ranloom.training.model_shapes import HOST_OPTIMIZER, MIXED_PRECISION_ADAM, model_shape
 from ranloom.training.placement import PlacementProblem
@@ -54,11 +55,13 @@ class Sites:
         card: their device.
         links: of the testbed.
         spare: columns of ``spare.parquet``.
+        profiled: times of the layers; None for the operations of their shape.
     """
 
     card: Card
     links: Links
     spare: Mapping[str, np.ndarray]
+    profiled: ProfiledLayers | None = None
 
     def first(self, count: int) -> Links:
         """Links of the first sites."""
@@ -127,7 +130,7 @@ def both(params: Params) -> dict[str, Assumptions]:
 
 
 def experiment_of(
-    params: Params, assumptions: Assumptions, card: Card, links: Links, model: str, seconds: float
+    params: Params, assumptions: Assumptions, sites: Sites, links: Links, model: str, seconds: float
 ) -> Experiment:
     """A model on sites under a set of assumptions."""
     sim = params.sim
@@ -140,8 +143,8 @@ def experiment_of(
         sync=links,
         windows=(),
         chunks=sim.reduce_chunks,
-        memory_bytes=int(card.memory_gb * 1e9 * sim.memory_share),
-        peak_tflops=card.fp16_tensor_tflops,
+        memory_bytes=int(sites.card.memory_gb * 1e9 * sim.memory_share),
+        peak_tflops=sites.card.fp16_tensor_tflops,
         duration_s=seconds,
         plan_seconds=sim.plan_seconds,
         tied=assumptions.tied,
@@ -149,6 +152,7 @@ def experiment_of(
         budget_period_s=sim.budget_period_s,
         ends_on_host=assumptions.ends_on_host,
         hidden_share=assumptions.hidden_share,
+        profiled=sites.profiled,
     )
 
 
@@ -182,7 +186,7 @@ def compare(
     compared = compared_of(params, assumptions, params.sim.least_replicas)
     for model in params.sim.models:
         duration_s = assumptions.duration_s[model]
-        experiment = experiment_of(params, assumptions, sites.card, links, model, duration_s)
+        experiment = experiment_of(params, assumptions, sites, links, model, duration_s)
         for name in params.sim.systems:
             tflops = sites.traces(params, name, links.sites, int(np.ceil(duration_s)))
             if name == WEAVER:
@@ -223,7 +227,7 @@ def _dynamic_case(
     dynamic = params.dynamic
     links = sites.first(params.sim.sites)
     experiment = replace(
-        experiment_of(params, assumptions, sites.card, links, dynamic.model, dynamic.duration_s),
+        experiment_of(params, assumptions, sites, links, dynamic.model, dynamic.duration_s),
         sizes=HOST_OPTIMIZER if dynamic.optimizer_on_host else MIXED_PRECISION_ADAM,
     )
     tflops = with_drops(
@@ -285,9 +289,20 @@ def adapt_reconciled(params: Params, sites: Sites) -> tuple[dict[str, Any], list
     if dynamic.failures:
         drawn = (len(tflops), dynamic.duration_s, dynamic.failures, dynamic.repair_s)
         failures = draw_failures(*drawn, params.base.seed)
-        done = run_weaver(experiment, compared, tflops, failures=failures)
-        rate = done.applied_tokens_per_s(params.sim.sequence, dynamic.duration_s)
-        metrics["weaver_failures"] = {"failures": dynamic.failures, "tokens_per_s": rate}
+        kept = replace(compared.settings, checkpoint_steps=dynamic.checkpoint_steps)
+        failing = replace(compared, settings=kept)
+        # both on the event path, which hides no sums: only the failures differ
+        rates = [
+            run_weaver(experiment, failing, tflops, failures=some).applied_tokens_per_s(
+                params.sim.sequence, dynamic.duration_s
+            )
+            for some in ((), failures)
+        ]
+        metrics["weaver_failures"] = {
+            "failures": dynamic.failures,
+            "unfailing_tokens_per_s": rates[0],
+            "tokens_per_s": rates[1],
+        }
     settings = compared.settings
     variants = [
         ("slack_fraction", value, replace(settings, slack_fraction=value))
@@ -346,9 +361,9 @@ def agree(params: Params, sites: Sites) -> dict[str, float]:
         found = [
             one.difference_pct
             for links in networks
-            for samples in (1, 4)
+            for samples in _AGREED_SAMPLES
             for one in event_against_closed(
-                experiment_of(params, assumptions, sites.card, links, params.sim.models[0], 1.0),
+                experiment_of(params, assumptions, sites, links, params.sim.models[0], 1.0),
                 compared_of(params, assumptions, 1).settings,
                 _AGREED_TFLOPS,
                 samples,
@@ -360,6 +375,18 @@ def agree(params: Params, sites: Sites) -> dict[str, float]:
 
 
 _AGREED_TFLOPS = 100.0
+_AGREED_SAMPLES = (1, 4)
+
+
+def micro_batches(params: Params) -> dict[str, set[int]]:
+    """Sizes of micro-batches that are tried, by model."""
+    tried: dict[str, set[int]] = {}
+    for model in (*params.sim.models, params.dynamic.model):
+        tried.setdefault(model, set()).update(params.sim.micro_batch_samples)
+    for model in (params.scaling.model, *params.scaling.large_models):
+        tried.setdefault(model, set()).update(params.scaling.micro_batch_samples)
+    tried[params.sim.models[0]].update(_AGREED_SAMPLES)
+    return tried
 
 
 # --- hundreds of sites ---------------------------------------------------------------------------
@@ -377,7 +404,7 @@ def scale(params: Params, assumptions: Assumptions, sites: Sites) -> list[dict[s
             links = (
                 star.links(count) if setting == "typical" else rescaled_links(sites.links, count)
             )
-            experiment = experiment_of(params, assumptions, sites.card, links, model, 1.0)
+            experiment = experiment_of(params, assumptions, sites, links, model, 1.0)
             for system in (WEAVER, "confidant_star", "confidant"):
                 tflops = sites.traces(params, system, count, params.sim.plan_seconds)
                 known = np.maximum(tflops.mean(axis=1), 1e-6)

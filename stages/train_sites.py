@@ -12,6 +12,7 @@ from pipeline.io import Inputs, Outputs
 from pipeline.stage import Fault, File, FromParam, FromRepo, FromStage, Plot, Result, Stage
 from ranloom.errors import InputError
 from ranloom.gpu.card import load_card
+from ranloom.training.layer_profile import ProfiledLayers, read_profile
 from ranloom.training.links import read_links
 from ranloom.training.simulator.experiment import SystemRun
 from stages._train_params import Params
@@ -25,6 +26,7 @@ from stages._train_sim import (
     both,
     circuits,
     compare,
+    micro_batches,
     scale,
     scale_metrics,
 )
@@ -52,6 +54,7 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
 
         live = params.live
         load_corpus(str(files["text"]), 0, live.generated_samples, live.sequence)
+    yield from _unprofiled(params, files["layer_profile"])
     try:
         sites = read_links(files["links"]).sites
         if params.sim.sites > sites:
@@ -89,11 +92,30 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
         yield Fault(f"{block}.live.heads", live.heads, f"allowed: a divisor of {live.width}")
 
 
+def _unprofiled(params: Params, path: Path) -> Iterator[Fault]:
+    """Micro-batches that will be tried and that the layer profile lacks."""
+    if params.layers.source == "card":
+        return
+    profile, sequence = read_profile(path), params.sim.sequence
+    for model, sizes in micro_batches(params).items():
+        lacking = [m for m in sorted(sizes) if not profile.has(model, m, sequence)]
+        if lacking:
+            allowed = f"needed: embedding, block and head of these micro-batches x {sequence}"
+            yield Fault(f"{path}: {model}", lacking, allowed)
+
+
+def sites_of(params: Params, inputs: Inputs) -> Sites:
+    """What the sites are, from the files that describe them."""
+    card, profiled = load_card(inputs.path("card")), None
+    if params.layers.source == "profile":
+        usable_tflops = card.fp16_tensor_tflops * params.layers.efficiency
+        profiled = ProfiledLayers(read_profile(inputs.path("layer_profile")), usable_tflops)
+    return Sites(card, read_links(inputs.path("links")), inputs.columns("spare"), profiled)
+
+
 def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     """Simulate, scale up, and train for real."""
-    sites = Sites(
-        load_card(inputs.path("card")), read_links(inputs.path("links")), inputs.columns("spare")
-    )
+    sites = sites_of(params, inputs)
     metrics: dict[str, Any] = {"fitted_constants": 0}
     throughput: list[dict[str, Any]] = []
     steps: list[tuple[str, SystemRun]] = []
@@ -179,6 +201,7 @@ STAGE = Stage(
         "published": FromRepo("data/published/weaver.yaml"),
         "card": FromParam("train_sites.card"),
         "links": FromParam("train_sites.links"),
+        "layer_profile": FromParam("train_sites.layers.profile_path"),
         "text": FromParam("train_sites.live.text_path"),
     },
     outputs={

@@ -47,11 +47,11 @@ class CpuDecodes:
         """The processor."""
         return {
             "backend": "cpu (numba, one core, CPU time; sm counts cores)",
-            "device": _processor(),
+            "device": cpu_name(),
         }
 
 
-def _processor() -> str:
+def cpu_name() -> str:
     """Name of the CPU where the system tells it, else its architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

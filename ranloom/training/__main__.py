@@ -1,7 +1,13 @@
-"""Training over several hosts: ``python -m ranloom.training {keys, coordinator, site, export}``."""
+"""Training over several hosts, and times of layers.
+
+``python -m ranloom.training {keys, coordinator, site, export, profile}``.
+"""
 
 from __future__ import annotations
 
+import os
+from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +17,11 @@ from safetensors.torch import save_file
 
 from ranloom.errors import InputError
 from ranloom.gpu.card import load_card
+from ranloom.lut.cpu import cpu_name
 from ranloom.training.checkpoint import load_checkpoint, load_stages, with_opt_names
+from ranloom.training.layer_profile import LayerProfile, card_profile, write_profile
+from ranloom.training.layer_timing import DEEP, SHALLOW, Repetitions, measure_layers
+from ranloom.training.model_shapes import model_shape
 from ranloom.training.opt_model import ModelConfig
 from ranloom.training.runtime.coordinator_process import CoordinatorConfig, run_coordinator
 from ranloom.training.runtime.event_log import LogWriteError
@@ -167,6 +177,56 @@ def export(
     if not isinstance(whole.model, ModelConfig):
         raise InputError(str(checkpoints), "a list of layers", "allowed: checkpoints of a decoder")
     save_file(with_opt_names(whole.weights), target)
+
+
+@app.command()
+def profile(
+    out: Annotated[Path, typer.Option(help="layer profile to write (CSV)")],
+    model: Annotated[list[str], typer.Option(help="opt-125m, ...; may stand several times")],
+    micro_batch: Annotated[list[int], typer.Option(min=1, help="samples; several times")],
+    sequence: Annotated[list[int], typer.Option(min=1, help="tokens of a sample; several times")],
+    card: Annotated[
+        Path | None, typer.Option(help="device card: times by its rate instead of measured ones")
+    ] = None,
+    efficiency: Annotated[float, typer.Option(help="share of the card's tensor peak")] = 0.6,
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float64")] = "float32",
+    repetitions: Annotated[int, typer.Option(min=1, help="runs of a stage, median")] = 20,
+    warm_up: Annotated[int, typer.Option(min=0, help="runs before those")] = 5,
+) -> None:
+    """Write the times of a model's layers: measured on this processor, or by a device card."""
+    if out.is_dir():
+        raise InputError("--out", str(out), "needed: the name of a file")
+    shapes = [model_shape(name) for name in model]
+    if card is not None:
+        if not 0.0 < efficiency <= 1.0:
+            raise InputError("--efficiency", efficiency, "allowed: above 0, up to 1")
+        device = load_card(card)
+        tflops = device.fp16_tensor_tflops * efficiency
+        how = {
+            "device": device.name,
+            "times": f"operations at {efficiency:g} of the {device.fp16_tensor_tflops:g} TFLOPS "
+            "of its card; nothing was measured",
+        }
+        write_profile(out, card_profile(shapes, micro_batch, sequence, tflops, how))
+        return
+    times = {}
+    for shape in shapes:
+        for samples, length in product(micro_batch, sequence):
+            runs = Repetitions(warm_up, repetitions)
+            for layer, found in measure_layers(shape, samples, length, dtype, runs).items():
+                times[shape.name, layer, samples, length] = found
+                typer.echo(
+                    f"{shape.name}  {samples} x {length}  {layer:9s}  "
+                    f"forward {1e3 * found[0]:9.2f} ms  backward {1e3 * found[1]:9.2f} ms"
+                )
+    how = {
+        "device": f"{cpu_name()}, one thread, {dtype}",
+        "times": f"process time, median of {repetitions} runs after {warm_up}; "
+        f"{SHALLOW} and {DEEP} blocks, one block before the head",
+        "load": f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores at the end",
+        "taken": date.today().isoformat(),
+    }
+    write_profile(out, LayerProfile(times, "measured", how))
 
 
 def _key_folder(keys: Path | None, trusted: bool) -> Path | None:

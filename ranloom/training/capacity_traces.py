@@ -101,6 +101,8 @@ def draw_failures(
 ) -> tuple[tuple[float, int, float], ...]:
     """Failures of sites at independent, even times: (time, site, when it is back), ascending.
 
+    More failures are fewer ones and some more, so that counts can be compared.
+
     Args:
         sites: sites N.
         seconds: length of the run.
@@ -109,7 +111,8 @@ def draw_failures(
         seed: of the draws.
     """
     rng = np.random.default_rng(np.random.SeedSequence([seed, 62]))
-    at_s = np.sort(rng.uniform(0.0, seconds, count))
-    back_s = at_s + rng.uniform(*repair_s, count)
-    victims = rng.integers(0, sites, count)
-    return tuple(zip(at_s.tolist(), victims.tolist(), back_s.tolist(), strict=True))
+    draws = rng.random((count, 3))
+    at_s = seconds * draws[:, 0]
+    back_s = at_s + repair_s[0] + (repair_s[1] - repair_s[0]) * draws[:, 1]
+    victims = (sites * draws[:, 2]).astype(int)
+    return tuple(sorted(zip(at_s.tolist(), victims.tolist(), back_s.tolist(), strict=True)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,28 @@ def test_points_cover_the_grid() -> None:
 @pytest.mark.parametrize("name", sweep.READY)
 def test_ready_sweeps_name_parameters_that_exist(name: str, root: Path) -> None:
     document = parameters.load(root / "params.yaml")
-    for key, values in sweep.READY[name].items():
+    for key, values in sweep.READY[name].grid.items():
         place = document
         for part in key.split("."):
             assert part in place, key
             place = place[part]
         for value in values:
             assert isinstance(value, list) == isinstance(place, list), key
+
+
+@pytest.mark.parametrize("name", sweep.READY)
+def test_ready_sweeps_name_metrics_that_the_chain_has(name: str, root: Path) -> None:
+    for pattern in sweep.READY[name].answers:
+        assert sweep.matching(root, [pattern]), pattern
+
+
+def test_only_metrics_that_are_asked_for_are_answers(tmp_path: Path) -> None:
+    folder = tmp_path / "outs" / "train"
+    folder.mkdir(parents=True)
+    metrics = {"rate": {"a": 1, "b": 2.5}, "loss": 3}
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    assert sweep.matching(tmp_path, ["train.rate.*"]) == {"train.rate.a": 1.0, "train.rate.b": 2.5}
+    assert sweep.matching(tmp_path, ["rate.*"]) == {}
 
 
 @pytest.mark.usefixtures("prefect_server")

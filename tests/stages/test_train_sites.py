@@ -16,7 +16,11 @@ from safetensors.numpy import load_file
 from pipeline import params as parameters
 from pipeline.io import Inputs, Outputs
 from ranloom.errors import InputError
+from ranloom.gpu.card import load_card
+from ranloom.training.layer_profile import card_profile, write_profile
+from ranloom.training.model_shapes import model_shape
 from stages import train_sites
+from stages._train_sim import both, compare
 from stages.train_sites import STAGE
 
 TINY: dict[str, Any] = {
@@ -43,8 +47,8 @@ TINY: dict[str, Any] = {
         "systems": ["static"],
         "duration_s": 20,
         "drops": 12,
-        "failures": 3,
-        "repair_s": [1, 4],
+        "failures": 6,
+        "repair_s": [5, 10],  # at least a quarter of the run: more than a step at its end
         "air_slacks": [],
         "mlr_thresholds": [0.3, 0.9],
         "halves": [{"controller": "weaver", "mechanism": "green_context"}],
@@ -109,6 +113,7 @@ def paths(root: Path, tmp_path: Path) -> dict[str, Path]:
         "links": root / "data/links/testbed.yaml",
         "published": root / "data/published/weaver.yaml",
         "text": root / "data/text/example.txt",
+        "layer_profile": root / "docs/examples/layer_profile.csv",
     }
 
 
@@ -150,8 +155,8 @@ def test_tables_metrics_and_determinism(block, paths, tmp_path, monkeypatch):
     for name in ("scale", "dynamic", "fitted_constants"):
         assert name in second
     assert 0.0 <= first.metrics["heldout_within_20pct_share"] <= 1.0
-    with_failures = second["dynamic"]["weaver_failures"]["tokens_per_s"]
-    assert 0.0 < with_failures < second["dynamic"]["weaver"]["tokens_per_s"]
+    failing = second["dynamic"]["weaver_failures"]
+    assert 0.0 < failing["tokens_per_s"] < failing["unfailing_tokens_per_s"]
     assert 0.0 <= second["heldout_within_20pct_share"] <= 1.0
     assert first.metrics["fitted_constants"] == 0
     assert first.metrics["agreement"]["event_vs_closed_max_pct"] < 3.0
@@ -215,3 +220,39 @@ def test_a_broken_links_file_is_a_fault(block, paths, tmp_path):
     broken.write_text("name: x\nsites: 2\n")
     found = list(train_sites.check(STAGE.params(**block), {**paths, "links": broken}))
     assert any(str(broken) in fault.where for fault in found)
+
+
+def test_the_simulator_takes_the_times_of_a_profile(block, paths, tmp_path, monkeypatch):
+    """Written from the card it changes nothing; twice as slow, training is slower."""
+    shapes = [model_shape(name) for name in ("opt-125m", "opt-350m", "opt-13b", "opt-30b")]
+    tflops = 0.6 * load_card(paths["card"]).fp16_tensor_tflops
+    found = {}
+    for name, rate in (("alike", tflops), ("slow", tflops / 2.0)):
+        path = tmp_path / f"{name}.csv"
+        write_profile(path, card_profile(shapes, (1, 4), (512,), rate, {}))
+        small = overlaid(block, {"layers": {"source": "profile"}, "sim": {"systems": ["weaver"]}})
+        params = STAGE.params(**small)
+        mine = {**paths, "layer_profile": path}
+        assert list(train_sites.check(params, mine)) == []
+        sites = train_sites.sites_of(params, Inputs(mine))
+        found[name] = [done for _, done in compare(params, both(params)["published"], sites)]
+    plain = train_sites.sites_of(STAGE.params(**block), Inputs(paths))
+    params = STAGE.params(**overlaid(block, {"sim": {"systems": ["weaver"]}}))
+    (expected,) = (done for _, done in compare(params, both(params)["published"], plain))
+    (alike,), (slow,) = found["alike"], found["slow"]
+    assert alike.plan == expected.plan
+    np.testing.assert_allclose(alike.completions_s, expected.completions_s, rtol=1e-9)
+    assert slow.completions_s[0] > expected.completions_s[0]
+
+
+def test_micro_batches_that_a_profile_lacks_are_named(block, paths, tmp_path):
+    path = tmp_path / "layers.csv"
+    write_profile(path, card_profile([model_shape("opt-125m")], (1, 2), (512,), 1.0, {}))
+    params = STAGE.params(**overlaid(block, {"layers": {"source": "profile"}}))
+    faults = list(train_sites.check(params, {**paths, "layer_profile": path}))
+    assert [(fault.where, fault.value) for fault in faults] == [
+        (f"{path}: opt-125m", [4]),
+        (f"{path}: opt-350m", [4]),
+        (f"{path}: opt-13b", [1]),
+        (f"{path}: opt-30b", [1]),
+    ]

@@ -10,6 +10,7 @@ import numpy as np
 from ranloom.training.baselines.confidant import copy_bytes
 from ranloom.training.baselines.policy import Baseline, BaselinePlan, Reaction
 from ranloom.training.costs import LayerCosts
+from ranloom.training.layer_profile import ProfiledLayers
 from ranloom.training.links import Links
 from ranloom.training.messages import Note, NoteKind
 from ranloom.training.model_shapes import ModelShape, TrainingBytes, layer_costs
@@ -48,6 +49,7 @@ class Experiment:
         ends_on_host: whether embeddings and head lie in host memory and take none of the device.
         hidden_share: share of the pipeline's time behind which sums are exchanged already; on the
             fast path and in plans.
+        profiled: times of the layers instead of the operations of their shape.
     """
 
     shape: ModelShape
@@ -67,11 +69,14 @@ class Experiment:
     budget_period_s: float
     ends_on_host: bool = False
     hidden_share: float = 0.0
+    profiled: ProfiledLayers | None = None
 
     def costs(self, samples: int, unmerged_limit: int) -> LayerCosts:
         """Costs of the model's layers for a micro-batch of that size."""
         shape, sizes = self.shape, self.sizes
         costs = layer_costs(shape, samples, self.sequence, sizes, unmerged_limit)
+        if self.profiled is not None:
+            costs = self.profiled.costs(costs, shape, samples, self.sequence)
         if not self.ends_on_host:
             return costs
         parameters = np.full(shape.layers, float(shape.block_parameters))
