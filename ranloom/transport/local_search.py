@@ -150,7 +150,7 @@ def _serve(search: _Search, noise: float, patience: int) -> None:
     state = search.state
     failed = np.zeros((2, len(state.points)), dtype=np.bool_)
     lit = True
-    while lit and len(search.missed()):
+    while lit and search.moves > 0 and len(search.missed()):
         lit = _light(search, noise, patience, failed[0], push=False) or (
             len(state.placed) <= _MOST_PUSHED
             and _light(search, noise, patience, failed[1], push=True)
