@@ -129,11 +129,12 @@ def compared(first: int, count: int, seconds: float) -> Iterator[tuple[Plan, Pla
         yield plan, solved.plan, solved.proven, cpu_s
 
 
-def quality(first: int, count: int, seconds: float) -> dict[str, float]:
+def quality(first: int, count: int, seconds: float) -> dict[str, float | list[int]]:
     """How often the planner reaches CP-SAT's optima, and how far it is from its incumbents."""
     equal = proven = overloaded = within = 0
     worst_pct = worst_cpu_s = 0.0
-    for ours, theirs, level, cpu_s in compared(first, count, seconds):
+    behind = []
+    for seed, (ours, theirs, level, cpu_s) in enumerate(compared(first, count, seconds), first):
         overloaded += theirs.missed_bytes > 0
         worst_cpu_s = max(worst_cpu_s, cpu_s)
         same = ours.objective[:2] == theirs.objective[:2]
@@ -144,6 +145,8 @@ def quality(first: int, count: int, seconds: float) -> dict[str, float]:
         elif theirs.missed_bytes:
             above = 100.0 * (ours.missed_bytes / theirs.missed_bytes - 1.0)
             worst_pct = max(worst_pct, above)
+            if above > 2.0:
+                behind.append(seed)
     return {
         "instances": count,
         "overloaded_pct": 100.0 * overloaded / count,
@@ -151,6 +154,7 @@ def quality(first: int, count: int, seconds: float) -> dict[str, float]:
         "missed_and_setups_equal_pct_of_proven": 100.0 * equal / max(1, proven),
         "light_within_half_pct_of_proven": 100.0 * within / max(1, proven),
         "worst_above_unproven_incumbent_pct": worst_pct,
+        "more_than_2_pct_above": behind,
         "worst_cpu_s": worst_cpu_s,
         "solver_cpu_s": seconds,
     }

@@ -283,17 +283,10 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
 
 
 def _metrics(this: _Run, outcome: Outcome) -> dict[str, float | int]:
-    played, fluid = outcome.played.plan, outcome.played.fluid
-    numbers = measures(outcome.executed, this.comparison.network, this.power)
     return {
-        **numbers,
+        **measures(outcome.executed, this.comparison.network, this.power),
         "planned_missed_bytes": outcome.planned.missed_bytes,
-        "simulated_missed_bytes": played.missed_bytes,
-        "simulated_last_finish_s": float(played.finish_ns.max(initial=0)) / NS_PER_S,
-        "background_delay_p99_ms": fluid.background_delay_p99_ms,
-        "background_loss_pct": fluid.background_loss_pct,
-        "peak_gbps": fluid.peak_gbps,
-        "burstiness": fluid.burstiness,
+        **outcome.played.numbers(),
     }
 
 

@@ -307,7 +307,8 @@ def both_workloads(
         strategy: name of the plan.
 
     Returns:
-        The plan of both, its metrics, and faults that the validator finds.
+        The plan of both, its metrics (those of the simulation beside the background too), and
+        faults that the validator finds.
     """
     federated = comparison.demands["aggregate"].planned(comparison.planning.plan_on)
     require_nodes(training, comparison.topology, "training")
@@ -335,5 +336,11 @@ def both_workloads(
         "apart_setups": alone.setups + second.setups,
         "apart_circuit_seconds": (alone.circuit_ns + second.circuit_ns) / NS_PER_S,
     }
+    # Routes of the background first: the streams name them by position.
+    routes = build_network(
+        comparison.topology, [*comparison.network.pairs, *network.pairs], comparison.settings
+    )
+    played = play(plan, routes, comparison.streams, comparison.background, shaped=True)
+    numbers |= played.numbers()
     named = Plan(**{**vars(plan), "strategy": strategy})
     return named, numbers, comparison.faults(calendar_of(named, shaped=True), made)

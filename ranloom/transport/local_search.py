@@ -1,8 +1,10 @@
 """Local search: moves that lower a plan's objective.
 
-Iterated greedy: windows near a missed demand are taken out and the room is used anew, with
-blurred priorities; what is no better is taken back. When that finds nothing any more, detours
-over somewhat worse plans are allowed, shorter and shorter ones (record-to-record travel, Dueck,
+Ruin and recreate (Schrimpf et al., J. Comput. Phys. 159, 2000): some or all windows near a missed
+demand are taken out, and the room is used anew by whichever candidate serves most where it has a
+place, or where the others can make way for it (:mod:`ranloom.transport.insertion`), with blurred
+priorities; what is no better is taken back. When that finds nothing any more, detours over
+somewhat worse plans are allowed, shorter and shorter ones (record-to-record travel, Dueck,
 J. Comput. Phys. 104, 1993).
 Randomness is a fixed pseudo-random sequence and the limit counts tried moves, so the same input
 gives the same plan.
@@ -15,20 +17,27 @@ from functools import partial
 
 import numpy as np
 
-from ranloom.transport.demands import FloatArray, IntArray
+from ranloom.transport.demands import BoolArray, FloatArray, IntArray
+from ranloom.transport.insertion import insertions
 from ranloom.transport.plan import MISSED, PACKET, WINDOW
 from ranloom.transport.state import PlanState
 
-#: Windows up to which all of them may be placed anew for one more.
-_MOST_RESCHEDULED = 80
+#: Windows up to which all of them may make way for one more.
+_MOST_PUSHED = 80
 #: Demands of a part up to which packets and riders are exchanged: the work grows as their cube.
 _MOST_EXCHANGED = 300
-#: Candidates in a row that may find no place after a shake.
-_PATIENCE = 6
+#: Candidates, the most useful first, for which room is looked for at a time.
+_LOOKED = 256
+#: The same where others may make way.
+_PUSHED = 12
+#: Windows in a row that may turn out to serve nothing more after a shake.
+_PATIENCE = 4
 #: Shakes in a row without a new best plan that end the search.
-_STALE = 300
+_STALE = 1000
 #: Missed bytes that a detour may leave at first, as a share above those of the best plan.
 _DETOUR = 0.1
+
+_Bytes = IntArray | FloatArray
 
 
 class _Search:
@@ -58,9 +67,9 @@ def improve(state: PlanState, effort: int) -> None:
     search = _Search(state, effort)
     _serve(search, 0.0, len(state.points))
     _put_out(search)
-    _wander(search, 0.0)
-    _wander(search, _DETOUR)
-    _put_out(search)
+    for detour in (0.0, _DETOUR, 0.0):
+        _wander(search, detour)
+        _put_out(search)
     unload(state)
     for part in range(len(state.side.parts)):
         _accept(search, partial(_exchange, state, part))
@@ -109,64 +118,74 @@ def _gains(search: _Search, noise: float) -> FloatArray:
     n = len(points)
     own = np.bincount(points.of_row, weights=missed, minlength=n)
     freed = np.bincount(points.of_row, weights=packet, minlength=n)
-    parts = len(state.side.parts)
-    lost = np.bincount(
-        state.side.part_of, weights=np.where(state.mode == MISSED, size, 0.0), minlength=parts
-    )
-    # Riders that leave packets make room for at most what else is missed in their part.
-    rest = lost[state.side.part_of[points.rows[points.first_row[:-1]]]] - own
-    gains: FloatArray = own + np.minimum(freed, np.maximum(rest, 0.0))
+    gains = _served(state, np.arange(n), own, freed)
     return gains * (1.0 - noise * search.rng.random(n)) if noise else gains
 
 
+def _served(state: PlanState, asked: IntArray, missed: _Bytes, packet: _Bytes) -> FloatArray:
+    """Bytes served when windows of some candidates take missed bytes and others off packets.
+
+    Riders that leave packets make room for at most what else is missed in their part.
+    """
+    lost = np.bincount(
+        state.side.part_of,
+        weights=np.where(state.mode == MISSED, state.demands.bytes, 0),
+        minlength=len(state.side.parts),
+    )
+    points = state.points
+    rest = lost[state.side.part_of[points.rows[points.first_row[asked]]]] - missed
+    return np.asarray(missed + np.minimum(packet, np.maximum(rest, 0.0)), dtype=np.float64)
+
+
 def _serve(search: _Search, noise: float, patience: int) -> None:
-    """Light windows for missed demands, the most useful first.
+    """Light windows for missed demands, each time the one that serves most.
+
+    Where there is room for none, others make way.
 
     Args:
         search: the search.
         noise: how much the gains are blurred, 0 to 1.
-        patience: how many candidates in a row may find no place.
+        patience: how many windows in a row may turn out to serve nothing more.
     """
-    while len(search.missed()) and search.moves > 0:
-        gains = _gains(search, noise)
-        order = np.argsort(-gains, kind="stable")
-        lit = False
-        for point in order[: min(patience, int((gains > 0.0).sum()))]:
-            lit = _light(search, int(point))
-            if lit:
-                break
-        if not lit:
-            return
-
-
-def _light(search: _Search, point: int) -> bool:
-    """Serve a candidate's idle riders by a window that is there or a new one."""
     state = search.state
-    before = state.objective[0]
-    back = state.checkpoint()
-    riders = state.points.riders(point)
-    riders = riders[state.mode[riders] != WINDOW]
-    riders = riders[np.argsort(state.demands.release_ns[riders], kind="stable")]
-    while len(riders) and search.spend():
-        if _carry(state, riders):
-            for part in np.unique(state.side.part_of[riders]):
-                state.repack(int(part))
-            if state.objective[0] < before:
+    failed = np.zeros((2, len(state.points)), dtype=np.bool_)
+    lit = True
+    while lit and search.moves > 0 and len(search.missed()):
+        lit = _light(search, noise, patience, failed[0], push=False) or (
+            len(state.placed) <= _MOST_PUSHED
+            and _light(search, noise, patience, failed[1], push=True)
+        )
+
+
+def _light(search: _Search, noise: float, patience: int, failed: BoolArray, *, push: bool) -> bool:
+    """Light the candidate that serves most; marks those that ``failed``."""
+    state, points = search.state, search.state.points
+    while True:
+        gains = np.where(failed, 0.0, _gains(search, noise if push else 0.0))
+        most = min(_PUSHED if push else _LOOKED, int((gains > 0.0).sum()))
+        asked = np.argsort(-gains, kind="stable")[:most]
+        found = insertions(state, asked, push=push)
+        served = _served(state, asked, found.missed, found.packet)
+        served *= 1.0 - noise * search.rng.random(len(asked))
+        for best in np.argsort(-served, kind="stable")[: int((served > 0.0).sum())]:
+            if patience == 0 or not search.spend():
+                return False
+            riders = points.riders(int(asked[best]))
+            riders = riders[state.mode[riders] != WINDOW][: found.count[best]]
+            if _accept(search, partial(_carry, state, riders, push)):
                 return True
-            state.rollback(back)
-        # Without the latest riders the window can be earlier.
-        riders = riders[: len(riders) - 1 - len(riders) // 8]
-    return False
+            patience -= 1
+        failed[asked] = True
+        if push or len(asked) == 0:
+            return False
 
 
-def _carry(state: PlanState, rows: IntArray) -> bool:
-    """Let rows of one pair ride together."""
-    for window in state.windows_of(int(state.pair_of[rows[0]])):
-        if state.join(window, rows):
-            return True
-    if state.open(rows) is not None:
-        return True
-    return len(state.placed) <= _MOST_RESCHEDULED and state.reschedule(state.job_of(rows))
+def _carry(state: PlanState, riders: IntArray, push: bool) -> None:
+    """Light a window for riders; what they leave of the packets is used anew."""
+    if (state.push_in(riders) if push else state.open(riders)) is None:
+        return
+    for part in np.unique(state.side.part_of[riders]):
+        state.repack(int(part))
 
 
 def _shake(search: _Search) -> None:
@@ -182,15 +201,13 @@ def _shake(search: _Search) -> None:
         for window, (job, seat) in state.placed.items()
         if seat.start_ns < due and seat.start_ns + job.length_ns > release - slack
     ]
-    most = 3 if search.rng.random() < 0.8 else max(3, len(near) // 2)
-    count = min(len(near), 1 + int(search.rng.integers(most)))
+    count = int(max(1, len(near)) ** search.rng.random())
     parts = set()
     for position in search.rng.permutation(len(near))[:count]:
         riders = state.close(near[int(position)])
         parts |= {int(p) for p in np.unique(state.side.part_of[riders])}
     for part in sorted(parts):
         state.repack(part)
-    _serve(search, 0.5, _PATIENCE)
     if len(search.missed()):
         _absorb(search)
         _serve(search, 0.5, _PATIENCE)

@@ -78,6 +78,17 @@ class Played:
     plan: Plan
     fluid: FluidResult
 
+    def numbers(self) -> dict[str, float | int]:
+        """Simulated headline numbers of the plan and of the background beside it."""
+        return {
+            "simulated_missed_bytes": self.plan.missed_bytes,
+            "simulated_last_finish_s": float(self.plan.finish_ns.max(initial=0)) / NS_PER_S,
+            "background_delay_p99_ms": self.fluid.background_delay_p99_ms,
+            "background_loss_pct": self.fluid.background_loss_pct,
+            "peak_gbps": self.fluid.peak_gbps,
+            "burstiness": self.fluid.burstiness,
+        }
+
 
 def play(
     plan: Plan, network: Network, streams: Streams, background: Background, *, shaped: bool

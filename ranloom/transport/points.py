@@ -29,7 +29,7 @@ class Points:
         first: [n + 1] where each demand's candidates begin in ``of_row``; they are adjacent.
         of_row: candidates, demand by demand.
         first_row: [points + 1] where each candidate's demands begin in ``rows``.
-        rows: demands that can ride, candidate by candidate, ascending.
+        rows: demands that can ride, candidate by candidate, by release.
     """
 
     pair: IntArray
@@ -78,7 +78,7 @@ def points_of(rules: WindowRules, pair_of: IntArray, may_ride: BoolArray | None 
     first = np.concatenate(([0], np.cumsum(count))).astype(np.int64)
     rows = np.repeat(np.arange(len(demands)), count)
     of_row = np.arange(first[-1]) - np.repeat(first[:-1] - low, count)
-    order = np.argsort(of_row, kind="stable")
+    order = np.lexsort((demands.release_ns[rows], of_row))
     sizes = np.bincount(of_row, minlength=len(key))
     return Points(
         pair=key // max(1, len(dues)),

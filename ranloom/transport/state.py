@@ -16,7 +16,7 @@ from ranloom.transport.plan import MISSED, PACKET, WINDOW, Plan, Window, no_segm
 from ranloom.transport.points import no_points, points_of
 from ranloom.transport.reservation import Reservation
 from ranloom.transport.wavelengths import colour_intervals
-from ranloom.transport.windows import Job, WindowRules, orders
+from ranloom.transport.windows import Job, WindowRules
 
 #: Windows that a pair may hold beyond the fewest that carry all its demands.
 _SPARE_WINDOWS = 2
@@ -122,6 +122,12 @@ class PlanState:
         """Windows of a pair, the oldest first."""
         return list(self._of_pair[pair])
 
+    @property
+    def full(self) -> BoolArray:
+        """[pairs] whether a pair may have no further window."""
+        full: BoolArray = np.array([len(w) for w in self._of_pair]) >= self.most_windows
+        return full
+
     # Going back
 
     def checkpoint(self) -> Checkpoint:
@@ -215,35 +221,27 @@ class PlanState:
         self._take(job, seat)
         return self._register(job, seat)
 
-    def reschedule(self, extra: Job) -> bool:
-        """Find new places for all windows and one more; False leaves all where they were."""
-        if len(self._of_pair[extra.pair]) >= self.most_windows[extra.pair] or not extra.feasible:
-            return False
-        windows, before = list(self.placed), list(self.placed.values())
+    def sequence(self) -> list[tuple[Job, Seat]]:
+        """All windows by start."""
+        return sorted(self.placed.values(), key=lambda both: both[1].start_ns)
+
+    def push_in(self, rows: IntArray) -> int | None:
+        """Light a window for rows while others make way; None where they cannot."""
+        extra = self.job_of(rows)
+        if self.full[extra.pair] or not extra.feasible:
+            return None
+        windows = sorted(self.placed, key=lambda window: self.placed[window][1].start_ns)
+        before = [self.placed[window] for window in windows]
         jobs = [*(job for job, _ in before), extra]
-        if not self._room_at(self.network.pairs[extra.pair][1], jobs):
-            return False
-        back = self.occupancy.snapshot()
-        seats = self.occupancy.seat_every(jobs, orders(jobs))
+        begun = np.array([seat.start_ns for _, seat in before], dtype=np.int64)
+        seats = self.occupancy.push_in(jobs, begun)
         if seats is None:
-            self.occupancy.restore(back)
-            return False
+            return None
         placed = list(zip(jobs, seats, strict=True))
         self._moves += [(job, seat, False) for job, seat in before]
         self._moves += [(job, seat, True) for job, seat in placed]
         self.placed.update(zip(windows, placed, strict=False))
-        self._register(*placed[-1])
-        return True
-
-    def _room_at(self, node: str, jobs: list[Job]) -> bool:
-        """Whether the ports of a node are enough for the total length of its windows."""
-        here = [job for job in jobs if node in self.network.pairs[job.pair]]
-        guard = self.network.settings.guard_ns
-        need = sum(job.length_ns + guard for job in here)
-        begin = min(job.first_start_ns for job in here)
-        end = max(job.last_start_ns + job.length_ns for job in here) + guard
-        ports = int(self.network.ports[self.network.nodes.index(node)])
-        return need <= ports * (end - begin)
+        return self._register(*placed[-1])
 
     def _register(self, job: Job, seat: Seat) -> int:
         window = self._next

@@ -172,6 +172,10 @@ def test_training_shares_the_calendar(done: tuple[Result, Path]) -> None:
     assert metrics["flows"] == len(rows) + 12
     missed = sum(row["bytes"] for row in rows if row["mode"] == "missed")
     assert missed == metrics["training_missed_bytes"] == 0
+    # The simulation carries the plan out beside the background, as it does the strategies.
+    assert metrics["simulated_missed_bytes"] == metrics["missed_bytes"]
+    assert metrics["simulated_last_finish_s"] == pytest.approx(metrics["last_finish_s"], rel=0.01)
+    assert set(metrics) >= set(done[0].metrics["aggregate_selective"]) - {"planned_missed_bytes"}
 
 
 def test_replanning_and_jitter_are_reported(done: tuple[Result, Path]) -> None:
