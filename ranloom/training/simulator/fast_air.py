@@ -82,13 +82,12 @@ def reported(
         complete = step.rows[row].fate == COMPLETE
         admitted = step.rows[row].fate != WAITING
         for stage in range(stages):
-            key = step.keys[row, stage]
             record = records[row, stage]
-            record["owner"] = key.owner
+            record["owner"] = step.keys[row, stage].owner
             record["attempt"] = 0 if admitted else -1
             for direction in range(2):
                 done = _seen_s(step, row, stage, direction) <= now_s
-                made = key.made_at[direction]
+                made = step.made_at[direction, row, stage]
                 record["output"][direction] = made if done and not complete else -1
                 if direction == 1:
                     record["committed"] = done
@@ -121,9 +120,12 @@ def _next_tick_s(after_s: float, now_s: float, tick_s: float) -> float:
 @njit(cache=True)
 def _seen_s(step: Step, row: int, stage: int, direction: int) -> float:
     """When the coordinator knows of a task, infinite if it is not done."""
-    key = step.keys[row, stage]
-    maker = key.made_at[direction]
-    return float(key.done_s[direction] + step.sites[maker].hub_s) if maker >= 0 else np.inf
+    maker = step.made_at[direction, row, stage]
+    return (
+        float(step.done_s[direction, row, stage] + step.sites[maker].hub_s)
+        if maker >= 0
+        else np.inf
+    )
 
 
 @njit(cache=True)
@@ -134,7 +136,7 @@ def _runs_s(step: Step, row: int, stage: int) -> float:
     before = step.moved[row, stage]
     if before.site >= 0:
         since_s = max(since_s, before.gone_s - step.sites[before.site].hub_s)
-    if stage < last and step.keys[row, stage].made_at[0] >= 0:
+    if stage < last and step.made_at[0, row, stage] >= 0:
         made_s = _seen_s(step, row, stage, 0)
         if made_s < np.inf:
             return float(max(since_s, made_s, _seen_s(step, row, stage + 1, 1)))

@@ -164,13 +164,14 @@ class FastRun:
         )
         self._nominal = NominalStep(0.0, settings.error_weight)
         self._quotas = DebtQuotas(np.ones(1), settings.debt_gain, settings.max_debt_samples)
-        self._tflops = np.ascontiguousarray(tflops)
+        self._tflops = np.ascontiguousarray(tflops.T)
         self._known = np.zeros(sites, dtype=fast_state.MEMBER)
         self._known["tflops"] = self._members.tflops[:sites]
         self._known["next_report_s"] = world.budget_period_s
         self._reports = np.zeros((sites, fast_state.REPORTS), dtype=fast_state.REPORT)
         self._links = np.zeros((sites, sites), dtype=fast_state.LINK)
-        self._links["gbps"] = world.activation.bandwidth_gbps[:sites, :sites]
+        gbps = world.activation.bandwidth_gbps[:sites, :sites]
+        self._links["seconds"] = costs.boundary_bytes * 8e-9 / gbps
         self._links["latency_s"] = world.activation.latency_s[:sites, :sites]
         self._room = _Room(sites, 0, layout.stages, world.unmerged_limit)
         windows = [(w.source, w.destination, w.start_s, w.end_s, w.gbps) for w in world.windows]
@@ -182,6 +183,7 @@ class FastRun:
             np.asarray(windows, dtype=np.float64).reshape(-1, 5),
             np.array([settings.reduce_fanout, world.chunks], dtype=np.float64),
         )
+        self._delays_s = _delays_s(layout, world.activation)
         self._copied: list[tuple[float, int]] = []
         self._moved = False
         self._skips = 0
@@ -280,8 +282,8 @@ class FastRun:
         complete = np.flatnonzero(step.rows["fate"] == Fate.COMPLETE)
         deferred = [drawn[row] for row in np.flatnonzero(step.rows["fate"] == Fate.DEFERRED)]
         self._queue.put_back(deferred)
-        holders = step.keys["made_at"][complete, :, 1].ravel()
-        gradients = np.bincount(holders, minlength=len(self._hub_s))
+        holders = step.made_at[1, complete]
+        gradients = np.bincount(holders.ravel(), minlength=len(self._hub_s))
         enough = len(complete) >= min(settings.min_step_micro_batches, len(drawn))
         if enough:
             end_s = self._reduce(keeper.layout, gradients > 0, sealed_s)
@@ -454,7 +456,6 @@ class FastRun:
         replica = replica[np.lexsort((replica, turn))]
         keys = np.zeros((count, layout.stages), dtype=fast_state.KEY)
         keys["owner"] = np.asarray(layout.lanes)[replica]
-        keys["made_at"] = -1
         rows = np.zeros(count, dtype=fast_state.ROW)
         rows["replica"] = replica
         rows["admitted_s"] = rows["done_s"] = np.inf
@@ -470,6 +471,9 @@ class FastRun:
         limit = self._world.unmerged_limit
         return fast_state.Step(
             keys=keys,
+            made_at=np.full((2, count, layout.stages), -1, dtype=np.int32),
+            done_s=room.done_s,
+            asked_s=room.asked_s,
             rows=rows,
             lane_rows=np.argsort(replica, kind="stable"),
             lane_next=ends - counts,
@@ -485,7 +489,6 @@ class FastRun:
             ready=room.ready,
             held=room.held,
             clock=room.clock,
-            winner=room.winner,
             tflops=self._tflops,
             work=np.ascontiguousarray(np.stack(self.keeper.stage_flop(), axis=1)),
             members=self._known,
@@ -494,10 +497,11 @@ class FastRun:
             window=self.settings.window,
             unmerged_limit=limit if limit < _UNLIMITED else 0,
             forward_first=self._world.forward_first,
-            boundary_gbit=self._costs.boundary_bytes * 8e-9,
             overhead_s=self._world.task_overhead_s,
             error_weight=self.settings.error_weight,
             budget_period_s=self._world.budget_period_s,
+            lookahead_s=self._delays_s[0],
+            asking_s=self._delays_s[1],
         )
 
 
@@ -516,19 +520,15 @@ class _Room:
         self.moved = np.zeros((rows, stages), dtype=fast_state.MOVED)
         self.left = np.zeros((rows, sites), dtype=np.int8)
         self.parked = np.full((2, rows, sites), np.inf)
+        self.done_s = np.zeros((2, rows, stages))
+        self.asked_s = np.zeros((2, rows, stages))
         self.complete = np.zeros((rows + 1, 1), dtype=fast_state.ARRIVAL)
         self.sites = np.zeros(sites, dtype=fast_state.SITE)
         self.arrivals = np.zeros((4 * rows + 8, sites), dtype=fast_state.ARRIVAL)
         self.ready = np.zeros((2, rows + 1, sites), dtype=np.int32)
         held = 1 if unmerged_limit >= _UNLIMITED else unmerged_limit + rows + 2
         self.held = np.zeros((sites, held), dtype=np.int32)
-        leaves = 1 << max(sites - 1, 1).bit_length()
-        self.clock = np.full(leaves, np.inf)
-        self._idle = np.zeros(2 * leaves, dtype=np.int64)
-        self._idle[leaves:] = np.arange(leaves)
-        for node in range(leaves - 1, 0, -1):
-            self._idle[node] = self._idle[2 * node]
-        self.winner = self._idle.copy()
+        self.clock = np.full(sites, np.inf)
 
     def clear(self, layout: Layout, hub_s: np.ndarray) -> None:
         """Everything idle, in that layout."""
@@ -540,10 +540,24 @@ class _Room:
         self.moved["site"] = -1
         self.left[:] = 0
         self.parked[:] = np.inf
+        self.asked_s[:] = 0.0
         self.sites["hub_s"] = hub_s
         for _, stage, site in layout.holders():
             self.sites[site]["stage"] = stage
-        self.winner[:] = self._idle
+
+
+def _delays_s(layout: Layout, links: Links) -> tuple[float, float]:
+    """Shortest delay between sites that meet in a layout or the coordinator, and longest request.
+
+    A request goes from the coordinator by way of the consumer of a tensor to its producer.
+    """
+    hub_s, stages = links.coordinator_latency_s, range(1, layout.stages)
+    pairs = [np.ix_(layout.pool(stage - 1), layout.pool(stage)) for stage in stages]
+    hops = [links.latency_s[pair] for pair in pairs] + [links.latency_s.T[pair] for pair in pairs]
+    holders = hub_s[list(layout.sites())]
+    shortest = min([holders.min(), *(hop.min() for hop in hops)])
+    longest = max((hop.max() for hop in hops), default=0.0) + holders.max()
+    return float(shortest), float(longest) + 1e-6  # rounding
 
 
 def _check_links(links: Links, sites: int) -> None:
