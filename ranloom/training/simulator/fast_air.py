@@ -21,7 +21,7 @@ def suspects(
     left_s: float,
     steal_s: float,
 ) -> bool:
-    """Whether ``air_kernels.survey`` could flag a site: a look at sums instead of at every key.
+    """Whether a site could have to give up work: a look at sums instead of at every key.
 
     Args:
         step: open work of the sites.
@@ -43,11 +43,14 @@ def suspects(
             level_s[stage] += step.sites[site].open_flop
     for site in range(len(pace)):
         stage = step.sites[site].stage
-        if stage >= 0:
+        # a site that has done everything may be called late, but has nothing to give up
+        if stage >= 0 and step.sites[site].open_flop > 1e-6 * longest:
             owned_s = step.sites[site].open_flop * pace[site]
-            busy = moved or step.sites[site].backlog > 0 or step.members[site].reports > 0
-            if busy and step.sites[site].open_flop > 1e-6 * longest:
+            unheard = moved or step.members[site].reports > 0
+            if unheard or step.sites[site].backlog > 0:
                 since_s = max(step.members[site].heard_s, step.sites[site].fed_s)
+                if not unheard:
+                    since_s = max(since_s, step.sites[site].refed_s)
                 owned_s += max(now_s - since_s - longest * pace[site], 0.0)
             slack_s = 1e-9 * owned_s  # sums by key and by task differ in their last digits
             if owned_s > left_s - tail_s[stage] - slack_s:

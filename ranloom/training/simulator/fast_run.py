@@ -371,7 +371,8 @@ class FastRun:
         steal_s = settings.steal_gain * (nominal_s if np.isfinite(nominal_s) else timing.step_s)
         left_s = deadline_s - now_s if settings.rerouting else np.inf
         steal_s = steal_s if settings.rerouting else np.inf
-        quiet = timing.path_s <= left_s and not bool((step.keys["owner"] < 0).any())
+        begins = timing.path_s <= left_s or not bool((step.rows["fate"] == Fate.WAITING).any())
+        quiet = begins and not bool((step.keys["owner"] < 0).any())
         if quiet and not fast_air.suspects(step, pace, timing.tail_s, now_s, left_s, steal_s):
             return 0
         if self._view is None:

@@ -261,6 +261,8 @@ def _admit(
             first = keys[row, 0].owner
             there_s = now_s + sites[first].hub_s
             sites[first].fed_s = min(sites[first].fed_s, now_s)
+            if sites[first].backlog == 0:
+                sites[first].refed_s = now_s
             sites[first].backlog += 1
             arrive(sites, clock, arrivals, first, there_s, row, ACTIVATION)
             return int(row)
@@ -413,21 +415,25 @@ def _report(
 @njit(cache=True, error_model="numpy")
 def hear_all(step: Step, until_s: float) -> None:
     """Bring what the coordinator knows of all sites to a time."""
-    for site in range(len(step.sites)):
-        _hear(
-            step.keys,
-            step.made_at,
-            step.rows,
-            step.sites[site],
-            step.members[site],
-            step.reports,
-            step.tflops,
-            step.work,
-            site,
-            until_s,
-            step.budget_period_s,
-            step.error_weight,
-        )
+    sites, members, reports = step.sites, step.members, step.reports
+    keys, made_at, rows, tflops, work = step.keys, step.made_at, step.rows, step.tflops, step.work
+    for site in range(len(sites)):
+        member = members[site]
+        if member.reports > 0 or member.next_report_s + sites[site].hub_s <= until_s:
+            _hear(
+                keys,
+                made_at,
+                rows,
+                sites[site],
+                member,
+                reports,
+                tflops,
+                work,
+                site,
+                until_s,
+                step.budget_period_s,
+                step.error_weight,
+            )
 
 
 @njit(cache=True, error_model="numpy", inline="always")
@@ -672,6 +678,8 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
                     transfers += 1
                 if mine:
                     fed = sites[target]
+                    if fed.backlog == 0:
+                        fed.refed_s = now_s
                     fed.backlog += 1
                     fed.fed_s = min(fed.fed_s, now_s)
             if hears:
