@@ -46,11 +46,13 @@ def suspects(
         # a site that has done everything may be called late, but has nothing to give up
         if stage >= 0 and step.sites[site].open_flop > 1e-6 * longest:
             owned_s = step.sites[site].open_flop * pace[site]
-            unheard = moved or step.members[site].reports > 0
-            if unheard or step.sites[site].backlog > 0:
+            reports = step.members[site].reports
+            if moved or reports > 0 or step.sites[site].backlog > 0:
                 since_s = max(step.members[site].heard_s, step.sites[site].fed_s)
-                if not unheard:
-                    since_s = max(since_s, step.sites[site].refed_s)
+                refed_s = step.sites[site].refed_s
+                known_s = refed_s + step.sites[site].hub_s  # of what it did before, at the latest
+                if not moved and (reports == 0 or step.reports[site, 0].seen_s > known_s):
+                    since_s = max(since_s, refed_s)
                 owned_s += max(now_s - since_s - longest * pace[site], 0.0)
             slack_s = 1e-9 * owned_s  # sums by key and by task differ in their last digits
             if owned_s > left_s - tail_s[stage] - slack_s:
