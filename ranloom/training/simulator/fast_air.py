@@ -14,34 +14,46 @@ from ranloom.training.simulator.fast_state import COMPLETE, IN_WORK, WAITING, St
 
 @njit(cache=True)
 def suspects(
-    step: Step,
-    pace: np.ndarray,
-    tail_s: np.ndarray,
-    now_s: float,
-    left_s: float,
-    steal_s: float,
+    step: Step, margin_errors: float, hop_s: float, now_s: float, left_s: float, steal_s: float
 ) -> bool:
     """Whether a site could have to give up work: a look at sums instead of at every key.
 
     Args:
-        step: open work of the sites.
-        pace: predicted seconds per operation by site [S].
-        tail_s: from a stage's last task until its micro-batch is complete [P].
+        step: open work of the sites, and what the coordinator knows of them.
+        margin_errors: as for ``Members``.
+        hop_s: time to hand a tensor to the next stage.
         now_s: present time.
         left_s: time left until the admission deadline.
         steal_s: lag behind the common finish of a pool from which work should move.
     """
-    stages = len(tail_s)
+    stages = len(step.work)
+    sites = len(step.sites)
     longest = np.max(step.work[:, 0] + step.work[:, 1])
     moved = step.counts[0].moved > 0
+    pace = np.zeros(sites)
     rate = np.zeros(stages)
+    holders = np.zeros(stages)
     level_s = np.zeros(stages)
-    for site in range(len(pace)):
+    for site in range(sites):
         stage = step.sites[site].stage
         if stage >= 0:
+            member = step.members[site]
+            factor = max(1.0 + member.error + margin_errors * member.spread, 0.05)
+            pace[site] = factor / (member.tflops * 1e12)
             rate[stage] += 1.0 / pace[site]
+            holders[stage] += 1.0
             level_s[stage] += step.sites[site].open_flop
-    for site in range(len(pace)):
+    tail_s = np.zeros(stages + 1)
+    head_s = 0.0
+    for stage in range(stages):
+        mean = holders[stage] / rate[stage]
+        tail_s[stage + 1] = tail_s[stage] + step.work[stage, 1] * mean + hop_s
+        if stage < stages - 1:
+            head_s += step.work[stage, 0] * mean + hop_s
+    rounding = 1.0 + 1e-9  # sums by key and by task differ in their last digits
+    if (head_s + tail_s[stages - 1]) * rounding > left_s and np.any(step.rows.fate == WAITING):
+        return True
+    for site in range(sites):
         stage = step.sites[site].stage
         # a site that has done everything may be called late, but has nothing to give up
         if stage >= 0 and step.sites[site].open_flop > 1e-6 * longest:
@@ -54,10 +66,9 @@ def suspects(
                 if not moved and (reports == 0 or step.reports[site, 0].seen_s > known_s):
                     since_s = max(since_s, refed_s)
                 owned_s += max(now_s - since_s - longest * pace[site], 0.0)
-            slack_s = 1e-9 * owned_s  # sums by key and by task differ in their last digits
-            if owned_s > left_s - tail_s[stage] - slack_s:
+            if (owned_s + tail_s[stage]) * rounding > left_s:
                 return True
-            if owned_s > level_s[stage] / rate[stage] + steal_s - slack_s:
+            if owned_s * rounding > level_s[stage] / rate[stage] + steal_s:
                 return True
     return False
 

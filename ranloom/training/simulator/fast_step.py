@@ -514,6 +514,8 @@ def look_around(step: Step, now_s: float) -> None:
 def advance(step: Step, until_s: float, drain: bool) -> None:
     """Let everything happen until a time, or until every row is complete or deferred.
 
+    If there is more to come, the coordinator has heard what has reached it until then.
+
     Args:
         step: state; changed.
         until_s: time.
@@ -764,6 +766,8 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
     counts[0].tasks += tasks
     counts[0].transfers += transfers
     counts[0].last_s = last_s
+    if undecided > 0 and until_s < np.inf:
+        hear_all(step, until_s)
 
 
 @njit(cache=True, error_model="numpy")
