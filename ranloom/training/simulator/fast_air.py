@@ -51,7 +51,7 @@ def suspects(
         if stage < stages - 1:
             head_s += step.work[stage, 0] * mean + hop_s
     rounding = 1.0 + 1e-9  # sums by key and by task differ in their last digits
-    if (head_s + tail_s[stages - 1]) * rounding > left_s and np.any(step.rows.fate == WAITING):
+    if (head_s + tail_s[stages - 1]) * rounding > left_s and np.any(step.rows["fate"] == WAITING):
         return True
     for site in range(sites):
         stage = step.sites[site].stage

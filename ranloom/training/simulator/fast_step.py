@@ -322,20 +322,13 @@ def _hear(
     while done < count and reports[site, done].seen_s <= until_s:
         report = reports[site, done]
         _hear_budgets(one, member, tflops, site, report.seen_s, budget_period_s)
-        _hear_completion(
-            keys,
-            made_at,
-            rows,
-            one,
-            member,
-            work,
-            site,
-            report.seen_s,
-            report.seconds,
-            report.row,
-            report.direction,
-            error_weight,
-        )
+        row, direction = report.row, report.direction
+        flop = work[one.stage, direction]
+        _hear_completion(member, report.seen_s, report.seconds, flop, error_weight)
+        if keys[row, one.stage].owner == site and rows[row].fate != DEFERRED:
+            one.open_flop -= flop
+            if direction == 1 and made_at[0, row, one.stage] != site:
+                one.open_flop -= work[one.stage, 0]
         done += 1
     if done > 0:
         member.reports = count - done
@@ -361,32 +354,15 @@ def _hear_budgets(
 
 @njit(cache=True, error_model="numpy")
 def _hear_completion(
-    keys: np.ndarray,
-    made_at: np.ndarray,
-    rows: np.ndarray,
-    one: Any,
-    member: Any,
-    work: np.ndarray,
-    site: int,
-    seen_s: float,
-    seconds: float,
-    row: int,
-    direction: int,
-    error_weight: float,
+    member: Any, seen_s: float, seconds: float, flop: float, error_weight: float
 ) -> None:
-    """A completion of a site has reached the coordinator."""
+    """A completion of a site has reached the coordinator: how well it was predicted."""
     member.heard_s = seen_s
-    key = keys[row, one.stage]
-    flop = work[one.stage, direction]
     if flop > 0.0 and seconds > 0.0:
         error = seconds * member.tflops * 1e12 / flop - 1.0
         deviation = abs(error - member.error)
         member.error += error_weight * (error - member.error)
         member.spread += error_weight * (deviation - member.spread)
-    if key.owner == site and rows[row].fate != DEFERRED:
-        one.open_flop -= flop
-        if direction == 1 and made_at[0, row, one.stage] != site:
-            one.open_flop -= work[one.stage, 0]
 
 
 @njit(cache=True, error_model="numpy")
@@ -594,8 +570,13 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
             one.busy_s += took_s
             member = members[site]
             seen_s = now_s + one.hub_s
-            hears = hears_at_once and member.reports == 0 and seen_s <= until_s
-            if not hears:
+            if hears_at_once and member.reports == 0 and seen_s <= until_s:
+                if member.next_report_s + one.hub_s < seen_s:
+                    _hear_budgets(one, member, tflops, site, seen_s, budget_period_s)
+                flop = work[stage, direction]
+                _hear_completion(member, seen_s, took_s, flop, error_weight)
+                one.open_flop -= flop
+            else:
                 if member.reports == REPORTS:
                     known_s = max(now_s, reports[site, 0].seen_s)
                     _hear(
@@ -684,22 +665,6 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
                         fed.refed_s = now_s
                     fed.backlog += 1
                     fed.fed_s = min(fed.fed_s, now_s)
-            if hears:
-                _hear_budgets(one, member, tflops, site, seen_s, budget_period_s)
-                _hear_completion(
-                    keys,
-                    made_at,
-                    rows,
-                    one,
-                    member,
-                    work,
-                    site,
-                    seen_s,
-                    took_s,
-                    row,
-                    direction,
-                    error_weight,
-                )
         while one.arrivals > 0 and arrivals[0, site].time_s <= now_s:
             at_s = arrivals[0, site].time_s
             row, kind = arrivals[0, site].row, arrivals[0, site].kind
