@@ -412,56 +412,57 @@ def hear_all(step: Step, until_s: float) -> None:
             )
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@njit(cache=True, error_model="numpy")
 def _take_in(
     keys: np.ndarray,
     rows: np.ndarray,
     moved: np.ndarray,
     left: np.ndarray,
-    ready: np.ndarray,
     one: Any,
     site: int,
     at_s: float,
     row: int,
     kind: int,
     any_moved: bool,
-) -> None:
-    """An input has arrived: its task may be runnable now."""
+) -> int:
+    """An input has arrived: flags of its key at the site, -1 if it is not wanted any more."""
     if rows[row].fate == DEFERRED and at_s >= rows[row].done_s + one.hub_s:
-        return
+        return -1
     stage = one.stage
     last = keys.shape[1] - 1
     key = keys[row, stage]
     if key.owner == site:
         if any_moved:
             if moved[row, stage].site >= 0 and at_s < moved[row, stage].taken_s:
-                return
+                return -1
             at = stage - 1 if kind == ACTIVATION else stage + 1
             if 0 <= at <= last and moved[row, at].site >= 0 and not key.flags & (1 << kind):
                 moved[row, at].got_s[kind] = min(moved[row, at].got_s[kind], at_s)
         key.flags |= 1 << kind
-        flags = key.flags
-    elif any_moved and moved[row, stage].site == site and at_s < moved[row, stage].gone_s:
+        return int(key.flags)
+    if any_moved and moved[row, stage].site == site and at_s < moved[row, stage].gone_s:
         moved[row, stage].flags |= 1 << kind
         left[row, site] |= 1 << kind
-        flags = moved[row, stage].flags
-    else:
-        return
-    if flags & BACKWARD_DONE:
-        return
-    if stage < last and not flags & FORWARD_DONE:
-        if flags & HAS_ACTIVATION:
-            _push_row(ready, site, 0, one.readies[0], row)
-            one.readies[0] += 1
-    elif (stage == last or flags & HAS_GRADIENT) and flags & (HAS_ACTIVATION | KEPT):
-        _push_row(ready, site, 1, one.readies[1], row)
-        one.readies[1] += 1
+        return int(moved[row, stage].flags)
+    return -1
+
+
+@njit(cache=True, error_model="numpy")
+def _runnable(flags: int, is_last: bool) -> int:
+    """Direction of the task of a key that can run now, -1 if there is none."""
+    if flags & BACKWARD_DONE:  # this includes -1
+        return -1
+    if not is_last and not flags & FORWARD_DONE:
+        return 0 if flags & HAS_ACTIVATION else -1
+    fed = is_last or flags & HAS_GRADIENT
+    return 1 if fed and flags & (HAS_ACTIVATION | KEPT) else -1
 
 
 @njit(cache=True, error_model="numpy")
 def look_around(step: Step, now_s: float) -> None:
     """Have busy sites take in what has reached them: moves depend on who has what."""
     any_moved = step.counts[0].moved > 0
+    last = step.keys.shape[1] - 1
     for site in range(len(step.sites)):
         one = step.sites[site]
         while one.arrivals > 0 and step.arrivals[0, site].time_s <= now_s:
@@ -471,12 +472,11 @@ def look_around(step: Step, now_s: float) -> None:
                 break
             one.arrivals -= 1
             _pop_arrival(step.arrivals, site, one.arrivals)
-            _take_in(
+            flags = _take_in(
                 step.keys,
                 step.rows,
                 step.moved,
                 step.left,
-                step.ready,
                 one,
                 site,
                 at_s,
@@ -484,6 +484,10 @@ def look_around(step: Step, now_s: float) -> None:
                 kind,
                 any_moved,
             )
+            direction = _runnable(flags, one.stage == last)
+            if direction >= 0:
+                _push_row(step.ready, site, direction, one.readies[direction], row)
+                one.readies[direction] += 1
 
 
 @njit(cache=True, error_model="numpy")
@@ -686,7 +690,15 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
                 arrive(sites, clock, arrivals, target, there_s, row, direction)
                 transfers += 1
                 continue
-            _take_in(keys, rows, moved, left, ready, one, site, at_s, row, kind, any_moved)
+            if any_moved or rows[row].fate == DEFERRED:
+                flags = _take_in(keys, rows, moved, left, one, site, at_s, row, kind, any_moved)
+            else:
+                flags = keys[row, stage].flags | 1 << kind
+                keys[row, stage].flags = flags
+            direction = _runnable(flags, stage == last)
+            if direction >= 0:
+                _push_row(ready, site, direction, one.readies[direction], row)
+                one.readies[direction] += 1
         wake_s = np.inf
         if one.row < 0:
             for turn in range(2):
