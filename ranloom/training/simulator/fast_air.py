@@ -113,7 +113,7 @@ def reported(
             for stage in range(stages):
                 if is_runnable(records, row, stage):
                     owner = step.keys[row, stage].owner
-                    runs_s[owner] = min(runs_s[owner], _runs_s(step, row, stage))
+                    runs_s[owner] = min(runs_s[owner], _runs_s(step, row, stage, now_s))
     for site in range(len(busy_since_s)):
         heard_s = step.members[site].heard_s
         found_s = _next_tick_s(runs_s[site], now_s, tick_s)
@@ -145,7 +145,7 @@ def _seen_s(step: Step, row: int, stage: int, direction: int) -> float:
 
 
 @njit(cache=True)
-def _runs_s(step: Step, row: int, stage: int) -> float:
+def _runs_s(step: Step, row: int, stage: int, now_s: float) -> float:
     """Since when the coordinator has known all inputs of a key's next task."""
     last = step.keys.shape[1] - 1
     since_s = step.rows[row].admitted_s
@@ -154,6 +154,6 @@ def _runs_s(step: Step, row: int, stage: int) -> float:
         since_s = max(since_s, before.gone_s - step.sites[before.site].hub_s)
     if stage < last and step.made_at[0, row, stage] >= 0:
         made_s = _seen_s(step, row, stage, 0)
-        if made_s < np.inf:
+        if made_s <= now_s:
             return float(max(since_s, made_s, _seen_s(step, row, stage + 1, 1)))
     return float(max(since_s, _seen_s(step, row, stage - 1, 0)) if stage > 0 else since_s)
