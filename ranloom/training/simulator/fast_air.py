@@ -51,15 +51,18 @@ def suspects(
         if stage < stages - 1:
             head_s += step.work[stage, 0] * mean + hop_s
     rounding = 1.0 + 1e-9  # sums by key and by task differ in their last digits
-    if (head_s + tail_s[stages - 1]) * rounding > left_s and np.any(step.rows["fate"] == WAITING):
+    begins = moved or np.any(step.rows["fate"] == WAITING)
+    if (head_s + tail_s[stages - 1]) * rounding > left_s and begins:
         return True
     for site in range(sites):
         stage = step.sites[site].stage
-        # a site that has done everything may be called late, but has nothing to give up
-        if stage >= 0 and step.sites[site].open_flop > 1e-6 * longest:
+        # a site that has done everything may be called late, but has nothing to give up; after a
+        # move every survey counts, since ``reported`` does not follow all that moves do in between
+        has_work = step.sites[site].open_flop > 1e-6 * longest
+        if stage >= 0 and (moved or has_work):
             owned_s = step.sites[site].open_flop * pace[site]
             reports = step.members[site].reports
-            if moved or reports > 0 or step.sites[site].backlog > 0:
+            if has_work and (moved or reports > 0 or step.sites[site].backlog > 0):
                 since_s = max(step.members[site].heard_s, step.sites[site].fed_s)
                 refed_s = step.sites[site].refed_s
                 known_s = refed_s + step.sites[site].hub_s  # of what it did before, at the latest
