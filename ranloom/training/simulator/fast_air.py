@@ -64,10 +64,6 @@ def suspects(
             reports = step.members[site].reports
             if has_work and (moved or reports > 0 or step.sites[site].backlog > 0):
                 since_s = max(step.members[site].heard_s, step.sites[site].fed_s)
-                refed_s = step.sites[site].refed_s
-                known_s = refed_s + step.sites[site].hub_s  # of what it did before, at the latest
-                if not moved and (reports == 0 or step.reports[site, 0].seen_s > known_s):
-                    since_s = max(since_s, refed_s)
                 owned_s += max(now_s - since_s - longest * pace[site], 0.0)
             if (owned_s + tail_s[stage]) * rounding > left_s:
                 return True

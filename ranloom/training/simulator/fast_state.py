@@ -28,7 +28,6 @@ SITE = np.dtype(
         ("hub_s", np.float64),  # coordinator to site, one way
         ("open_flop", np.float64),  # work that it still owns in this step, for all that is known
         ("fed_s", np.float64),  # its first input was made
-        ("refed_s", np.float64),  # an input was made for it when it had no other, the last time
         ("busy_s", np.float64),  # time at work in this step
         ("row", np.int32),  # of the present task, -1 for none
         ("direction", np.int32),

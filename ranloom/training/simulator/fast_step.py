@@ -261,8 +261,6 @@ def _admit(
             first = keys[row, 0].owner
             there_s = now_s + sites[first].hub_s
             sites[first].fed_s = min(sites[first].fed_s, now_s)
-            if sites[first].backlog == 0:
-                sites[first].refed_s = now_s
             sites[first].backlog += 1
             arrive(sites, clock, arrivals, first, there_s, row, ACTIVATION)
             return int(row)
@@ -665,8 +663,6 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
                     transfers += 1
                 if mine:
                     fed = sites[target]
-                    if fed.backlog == 0:
-                        fed.refed_s = now_s
                     fed.backlog += 1
                     fed.fed_s = min(fed.fed_s, now_s)
         while one.arrivals > 0 and arrivals[0, site].time_s <= now_s:
