@@ -27,7 +27,7 @@ class Capacity:
         idle = np.flatnonzero(~self.tflops.any(axis=1))
         if len(idle):
             raise InputError("usable_tflops", int(idle[0]), "allowed: sites with some compute")
-        self._per_interval = np.ascontiguousarray(self.tflops * interval_s)
+        self._per_interval = np.ascontiguousarray(self.tflops.T * interval_s)
 
     @property
     def length_s(self) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 from ranloom.errors import InputError
 from ranloom.training.air import AirInputs, plan_interval
 from ranloom.training.costs import LayerCosts, layer_sum
-from ranloom.training.layout import Layout
+from ranloom.training.layout import Layout, holder_arrays
 from ranloom.training.layout_keeper import LayoutKeeper
 from ranloom.training.ledger import Fate, StepLedger
 from ranloom.training.links import Links
@@ -28,7 +28,7 @@ from ranloom.training.settings import CoordinatorSettings
 from ranloom.training.simulator import fast_air, fast_reduce, fast_state, fast_step
 from ranloom.training.simulator.capacity import Capacity
 from ranloom.training.simulator.network import CircuitWindow
-from ranloom.training.timing import NominalStep, StageTiming
+from ranloom.training.timing import NominalStep
 
 _UNLIMITED = 1 << 30
 _INCARNATION = 1
@@ -164,13 +164,14 @@ class FastRun:
         )
         self._nominal = NominalStep(0.0, settings.error_weight)
         self._quotas = DebtQuotas(np.ones(1), settings.debt_gain, settings.max_debt_samples)
-        self._tflops = np.ascontiguousarray(tflops)
+        self._tflops = np.ascontiguousarray(tflops.T)
         self._known = np.zeros(sites, dtype=fast_state.MEMBER)
         self._known["tflops"] = self._members.tflops[:sites]
         self._known["next_report_s"] = world.budget_period_s
         self._reports = np.zeros((sites, fast_state.REPORTS), dtype=fast_state.REPORT)
         self._links = np.zeros((sites, sites), dtype=fast_state.LINK)
-        self._links["gbps"] = world.activation.bandwidth_gbps[:sites, :sites]
+        gbps = world.activation.bandwidth_gbps[:sites, :sites]
+        self._links["seconds"] = costs.boundary_bytes * 8e-9 / gbps
         self._links["latency_s"] = world.activation.latency_s[:sites, :sites]
         self._room = _Room(sites, 0, layout.stages, world.unmerged_limit)
         windows = [(w.source, w.destination, w.start_s, w.end_s, w.gbps) for w in world.windows]
@@ -182,6 +183,7 @@ class FastRun:
             np.asarray(windows, dtype=np.float64).reshape(-1, 5),
             np.array([settings.reduce_fanout, world.chunks], dtype=np.float64),
         )
+        self._places = _Places(layout, world.activation)
         self._copied: list[tuple[float, int]] = []
         self._moved = False
         self._skips = 0
@@ -227,8 +229,7 @@ class FastRun:
         self.opened_s = self.now_s
         step = self._now = self._deal(len(drawn), layout)
         self._hear(self.now_s)
-        timing = self.keeper.timing()
-        predicted_s = timing.step_s
+        predicted_s = self.keeper.timing().step_s
         deadline_s = self.now_s + self._allowance_s()
         self._view = None
         self._surveyed_s = -np.inf
@@ -236,7 +237,7 @@ class FastRun:
         fast_step.load(step)
         reroutes = 0
         if settings.rerouting or bool((step.keys["owner"] < 0).any()):
-            reroutes += self._control(step, drawn, timing, deadline_s)
+            reroutes += self._control(step, drawn, deadline_s)
         fast_step.admit_first(step, self.now_s)
         while True:
             tick_s = self._next_tick_s if settings.rerouting else np.inf
@@ -255,8 +256,7 @@ class FastRun:
                 self.look()
             if until_s == self._next_tick_s:
                 self._next_tick_s += settings.control_interval_s
-                self._hear(until_s)
-                reroutes += self._control(step, drawn, self.keeper.timing(), deadline_s)
+                reroutes += self._control(step, drawn, deadline_s)
                 if until_s > deadline_s:
                     for row in np.flatnonzero(step.rows["fate"] < Fate.COMPLETE):
                         fast_step.defer(step, int(row), until_s)
@@ -280,8 +280,8 @@ class FastRun:
         complete = np.flatnonzero(step.rows["fate"] == Fate.COMPLETE)
         deferred = [drawn[row] for row in np.flatnonzero(step.rows["fate"] == Fate.DEFERRED)]
         self._queue.put_back(deferred)
-        holders = step.keys["made_at"][complete, :, 1].ravel()
-        gradients = np.bincount(holders, minlength=len(self._hub_s))
+        holders = step.made_at[1, complete]
+        gradients = np.bincount(holders.ravel(), minlength=len(self._hub_s))
         enough = len(complete) >= min(settings.min_step_micro_batches, len(drawn))
         if enough:
             end_s = self._reduce(keeper.layout, gradients > 0, sealed_s)
@@ -297,8 +297,8 @@ class FastRun:
         if enough and not ((deferred or reroutes) and self._nominal.known):
             self._nominal.observe(sealed_s - self.opened_s, predicted_s)
         if len(drawn) == settings.step_micro_batches:
-            lanes = [[site for site in lane if site >= 0] for lane in keeper.layout.lanes]
-            done = np.array([gradients[lane].sum() for lane in lanes])
+            lanes = self._places.lanes
+            done = np.where(lanes < 0, 0, gradients[lanes]).sum(axis=1)
             self._quotas.settle(done * settings.micro_batch_samples / keeper.layout.stages)
         self.now_s = end_s
         while self._next_tick_s <= end_s:
@@ -322,7 +322,7 @@ class FastRun:
         self._change_layout(sealed_s)
 
     def _reduce(self, layout: Layout, contributes: np.ndarray, sealed_s: float) -> float:
-        pools = np.array([[lane[stage] for lane in layout.lanes] for stage in range(layout.stages)])
+        pools = self._places.pools
         gradient = np.add.reduceat(self._costs.gradient_bytes, np.asarray(layout.boundaries[:-1]))
         tied = self._costs.tied_bytes if self.settings.tied_embeddings else 0.0
         begun_s = sealed_s - self._world.hidden_share * (sealed_s - self.opened_s)
@@ -343,6 +343,10 @@ class FastRun:
     def _hear(self, now_s: float) -> None:
         """Completions and budgets that have reached the coordinator."""
         fast_step.hear_all(self._now, now_s)
+        self._learn_members()
+
+    def _learn_members(self) -> None:
+        """Bring the records of the sites to what has been heard."""
         sites = len(self._hub_s)
         for name in ("error", "spread", "tflops"):
             getattr(self._members, name)[:sites] = self._known[name]
@@ -355,23 +359,24 @@ class FastRun:
         nominal_s = self._nominal.step_s * 2.0**self._skips
         return nominal_s * (1.0 + settings.slack_fraction) + settings.control_interval_s
 
-    def _control(
-        self,
-        step: fast_state.Step,
-        drawn: tuple[int, ...],
-        timing: StageTiming,
-        deadline_s: float,
-    ) -> int:
+    def _control(self, step: fast_state.Step, drawn: tuple[int, ...], deadline_s: float) -> int:
         """One AIR control interval; how many keys got another owner."""
         settings, now_s = self.settings, self.now_s
-        pace = self._members.seconds_per_flop()[: len(self._hub_s)]
-        nominal_s = deadline_s - self.opened_s
-        steal_s = settings.steal_gain * (nominal_s if np.isfinite(nominal_s) else timing.step_s)
-        left_s = deadline_s - now_s if settings.rerouting else np.inf
-        steal_s = steal_s if settings.rerouting else np.inf
-        quiet = timing.path_s <= left_s and not bool((step.keys["owner"] < 0).any())
-        if quiet and not fast_air.suspects(step, pace, timing.tail_s, now_s, left_s, steal_s):
+        left_s, steal_s = np.inf, np.inf
+        if settings.rerouting:
+            left_s = deadline_s - now_s
+            nominal_s = deadline_s - self.opened_s
+            if not np.isfinite(nominal_s):
+                self._learn_members()
+                nominal_s = self.keeper.timing().step_s
+            steal_s = settings.steal_gain * nominal_s
+        limits = (settings.margin_errors, settings.hop_s, now_s, left_s, steal_s)
+        orphans = self._places.vacant and bool((step.keys["owner"] < 0).any())
+        if not orphans and not fast_air.suspects(step, *limits):
             return 0
+        self._learn_members()
+        timing = self.keeper.timing()
+        pace = self._members.seconds_per_flop()[: len(self._hub_s)]
         if self._view is None:
             layout = self.keeper.layout
             self._view = _Observed(self._step, 0, layout.epoch, layout.stages, drawn)
@@ -425,6 +430,7 @@ class FastRun:
         if committed:
             self.record.copies_s.append(kinds[NoteKind.LAYOUT_COMMIT])
             self._moved = True
+            self._places = _Places(self.keeper.layout, self._world.activation)
             self._copied = []
             self._plan_anew()
 
@@ -453,8 +459,7 @@ class FastRun:
         turn = np.concatenate([(np.arange(part) + 0.5) / part for part in counts if part])
         replica = replica[np.lexsort((replica, turn))]
         keys = np.zeros((count, layout.stages), dtype=fast_state.KEY)
-        keys["owner"] = np.asarray(layout.lanes)[replica]
-        keys["made_at"] = -1
+        keys["owner"] = self._places.lanes[replica]
         rows = np.zeros(count, dtype=fast_state.ROW)
         rows["replica"] = replica
         rows["admitted_s"] = rows["done_s"] = np.inf
@@ -464,12 +469,14 @@ class FastRun:
             self._room = _Room(len(self._hub_s), count, stages, self._world.unmerged_limit)
         room = self._room
         room.clear(layout, self._hub_s)
-        counted = np.zeros(1, dtype=fast_state.COUNTS)
-        counted["undecided"], counted["last_s"] = count, self.now_s
+        room.counts["undecided"], room.counts["last_s"] = count, self.now_s
         ends = np.cumsum(counts)
         limit = self._world.unmerged_limit
         return fast_state.Step(
             keys=keys,
+            made_at=np.full((2, count, layout.stages), -1, dtype=np.int32),
+            done_s=room.done_s,
+            asked_s=room.asked_s,
             rows=rows,
             lane_rows=np.argsort(replica, kind="stable"),
             lane_next=ends - counts,
@@ -479,30 +486,32 @@ class FastRun:
             moved=room.moved[:count],
             left=room.left,
             parked=room.parked,
-            pools=np.ascontiguousarray(np.asarray(layout.lanes).T),
+            pools=self._places.pools,
             complete=room.complete,
             arrivals=room.arrivals,
             ready=room.ready,
             held=room.held,
             clock=room.clock,
-            winner=room.winner,
             tflops=self._tflops,
             work=np.ascontiguousarray(np.stack(self.keeper.stage_flop(), axis=1)),
             members=self._known,
             reports=self._reports,
-            counts=counted,
+            counts=room.counts,
             window=self.settings.window,
             unmerged_limit=limit if limit < _UNLIMITED else 0,
             forward_first=self._world.forward_first,
-            boundary_gbit=self._costs.boundary_bytes * 8e-9,
             overhead_s=self._world.task_overhead_s,
             error_weight=self.settings.error_weight,
             budget_period_s=self._world.budget_period_s,
+            lookahead_s=self._places.lookahead_s,
+            asking_s=self._places.asking_s,
         )
 
 
 class _Room:
     """Working memory of the compiled loop, kept from step to step.
+
+    What only keys that have moved need is clean until one does.
 
     Args:
         sites: sites S.
@@ -514,21 +523,19 @@ class _Room:
     def __init__(self, sites: int, rows: int, stages: int, unmerged_limit: int) -> None:
         self.rows = rows
         self.moved = np.zeros((rows, stages), dtype=fast_state.MOVED)
+        self.moved["site"] = -1
         self.left = np.zeros((rows, sites), dtype=np.int8)
         self.parked = np.full((2, rows, sites), np.inf)
+        self.done_s = np.zeros((2, rows, stages))
+        self.asked_s = np.zeros((2, rows, stages))
         self.complete = np.zeros((rows + 1, 1), dtype=fast_state.ARRIVAL)
         self.sites = np.zeros(sites, dtype=fast_state.SITE)
         self.arrivals = np.zeros((4 * rows + 8, sites), dtype=fast_state.ARRIVAL)
         self.ready = np.zeros((2, rows + 1, sites), dtype=np.int32)
         held = 1 if unmerged_limit >= _UNLIMITED else unmerged_limit + rows + 2
         self.held = np.zeros((sites, held), dtype=np.int32)
-        leaves = 1 << max(sites - 1, 1).bit_length()
-        self.clock = np.full(leaves, np.inf)
-        self._idle = np.zeros(2 * leaves, dtype=np.int64)
-        self._idle[leaves:] = np.arange(leaves)
-        for node in range(leaves - 1, 0, -1):
-            self._idle[node] = self._idle[2 * node]
-        self.winner = self._idle.copy()
+        self.clock = np.full(sites, np.inf)
+        self.counts = np.zeros(1, dtype=fast_state.COUNTS)
 
     def clear(self, layout: Layout, hub_s: np.ndarray) -> None:
         """Everything idle, in that layout."""
@@ -537,13 +544,36 @@ class _Room:
         self.sites["row"] = -1
         self.sites["stage"] = -1
         self.sites["fed_s"] = np.inf
-        self.moved["site"] = -1
-        self.left[:] = 0
-        self.parked[:] = np.inf
         self.sites["hub_s"] = hub_s
-        for _, stage, site in layout.holders():
-            self.sites[site]["stage"] = stage
-        self.winner[:] = self._idle
+        holders, stages = holder_arrays(layout)
+        self.sites["stage"][holders] = stages
+        if self.counts[0]["moved"] > 0:
+            self.moved["site"] = -1
+            self.left[:] = 0
+            self.parked[:] = np.inf
+            self.asked_s[:] = 0.0
+        self.counts[:] = np.zeros(1, dtype=fast_state.COUNTS)
+
+
+class _Places:
+    """Who holds what, and how far apart the holders are.
+
+    Args:
+        layout: in force.
+        links: between the sites, activation plane.
+    """
+
+    def __init__(self, layout: Layout, links: Links) -> None:
+        self.lanes = np.array(layout.lanes)
+        self.pools = np.ascontiguousarray(self.lanes.T)
+        self.vacant = bool((self.lanes < 0).any())
+        delays = [links.coordinator_latency_s[list(layout.sites())]]
+        for stage in range(1, layout.stages):
+            pair = np.ix_(layout.pool(stage - 1), layout.pool(stage))
+            delays += [links.latency_s[pair], links.latency_s.T[pair]]
+        self.lookahead_s = min(float(delay.min()) for delay in delays)
+        # from the coordinator by way of a consumer to a producer; rounded up
+        self.asking_s = 2.0 * max(float(delay.max()) for delay in delays) + 1e-6
 
 
 def _check_links(links: Links, sites: int) -> None:

@@ -27,7 +27,7 @@ SITE = np.dtype(
         ("end_s", np.float64),
         ("hub_s", np.float64),  # coordinator to site, one way
         ("open_flop", np.float64),  # work that it still owns in this step, for all that is known
-        ("fed_s", np.float64),  # its first input is known of at the coordinator
+        ("fed_s", np.float64),  # its first input was made
         ("busy_s", np.float64),  # time at work in this step
         ("row", np.int32),  # of the present task, -1 for none
         ("direction", np.int32),
@@ -45,12 +45,9 @@ KEY = np.dtype(
     [
         ("owner", np.int32),  # site that executes it
         ("flags", np.int32),
-        ("made_at", np.int32, (2,)),  # site that retains the output, by direction
-        ("done_s", np.float64, (2,)),  # end of the task, by direction
-        ("asked_s", np.float64, (2,)),  # a request for an input reaches its producer
     ]
 )
-"""Micro-batch x stage [M, P]."""
+"""Micro-batch x stage [M, P]; small, since all that happens looks at a key and its neighbours."""
 
 MOVED = np.dtype(
     [
@@ -101,7 +98,13 @@ ROW = np.dtype(
 )
 """Micro-batch [M]."""
 
-LINK = np.dtype([("gbps", np.float64), ("latency_s", np.float64), ("free_s", np.float64)])
+LINK = np.dtype(
+    [
+        ("seconds", np.float64),  # that a boundary tensor occupies it
+        ("latency_s", np.float64),
+        ("free_s", np.float64),
+    ]
+)
 """Activation plane of an ordered pair of sites [S, S]."""
 
 ARRIVAL = np.dtype([("time_s", np.float64), ("row", np.int32), ("kind", np.int32)])
@@ -113,6 +116,7 @@ COUNTS = np.dtype(
         ("complete", np.int64),  # rows whose last commit is under way to the coordinator
         ("tasks", np.int64),  # ended
         ("transfers", np.int64),  # queued on links
+        ("deferred", np.int64),  # rows taken out of the step
         ("last_s", np.float64),  # last completion or deferral
     ]
 )
@@ -123,6 +127,10 @@ class Step(NamedTuple):
 
     Args:
         keys: [M, P].
+        made_at: site that retains an output, by direction, -1 for none [2, M, P].
+        done_s: when it was made, by direction [2, M, P].
+        asked_s: when requests for the inputs of a key, by direction, reach their producers;
+            only kept once a key has moved: before, they follow from the admission [2, M, P].
         rows: [M].
         lane_rows: rows by replica, ascending within each [M].
         lane_next: next row of each replica to be admitted, index into ``lane_rows`` [D].
@@ -138,9 +146,8 @@ class Step(NamedTuple):
         arrivals: heaps by time [A, S].
         ready: heaps of runnable rows by direction [2, M, S].
         held: rows of unmerged gradients [S, H].
-        clock: when something happens at a site next [S padded to a power of two].
-        winner: tournament over ``clock``: who is next [2 x that].
-        tflops: usable compute by site and second [S, K].
+        clock: when something happens at a site next [S].
+        tflops: usable compute by second and site [K, S].
         work: forward and backward operations by stage; no forward work at the last [P, 2].
         members: [S].
         reports: [S, REPORTS].
@@ -148,13 +155,17 @@ class Step(NamedTuple):
         window: micro-batches in work in a replica.
         unmerged_limit: gradients that a site holds at most; 0 for no limit.
         forward_first: forward before backward tasks.
-        boundary_gbit: size of a boundary tensor.
         overhead_s: time that a task costs beside its work.
         error_weight: weight of the newest prediction error.
         budget_period_s: how often sites report their budget.
+        lookahead_s: no site learns of another sooner than that, nor of a completion.
+        asking_s: a request reaches its producer at the latest that long after an admission.
     """
 
     keys: np.ndarray
+    made_at: np.ndarray
+    done_s: np.ndarray
+    asked_s: np.ndarray
     rows: np.ndarray
     lane_rows: np.ndarray
     lane_next: np.ndarray
@@ -170,7 +181,6 @@ class Step(NamedTuple):
     ready: np.ndarray
     held: np.ndarray
     clock: np.ndarray
-    winner: np.ndarray
     tflops: np.ndarray
     work: np.ndarray
     members: np.ndarray
@@ -179,7 +189,8 @@ class Step(NamedTuple):
     window: int
     unmerged_limit: int
     forward_first: bool
-    boundary_gbit: float
     overhead_s: float
     error_weight: float
     budget_period_s: float
+    lookahead_s: float
+    asking_s: float

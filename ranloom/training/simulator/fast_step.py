@@ -126,26 +126,20 @@ def _pop_row(heaps: np.ndarray, site: int, direction: int, count: int) -> None:
     heaps[direction, at, site] = last
 
 
-@njit(cache=True, error_model="numpy")
-def _set_next(clock: np.ndarray, winner: np.ndarray, site: int, time_s: float) -> None:
-    """A site's next event; matches above it are played again as far as it matters."""
-    clock[site] = time_s
-    node = (site + len(clock)) >> 1
-    while node >= 1:
-        left, right = winner[2 * node], winner[2 * node + 1]
-        best = left if clock[left] <= clock[right] else right
-        before = winner[node]
-        winner[node] = best
-        if before != site and best != site:
-            return
-        node >>= 1
+@njit(cache=True, error_model="numpy", fastmath={"nnan", "nsz"})
+def _earliest(clock: np.ndarray) -> float:
+    """Time of the next event."""
+    first_s = np.inf
+    for time_s in clock:
+        if time_s < first_s:
+            first_s = time_s
+    return first_s
 
 
 @njit(cache=True, error_model="numpy")
 def arrive(
     sites: np.ndarray,
     clock: np.ndarray,
-    winner: np.ndarray,
     arrivals: np.ndarray,
     site: int,
     time_s: float,
@@ -159,7 +153,7 @@ def arrive(
     urgent = kind >= DISCARD
     one.urgent += urgent
     if (one.row < 0 or urgent) and time_s < clock[site]:
-        _set_next(clock, winner, site, time_s)
+        clock[site] = time_s
 
 
 # --- resources -----------------------------------------------------------------------------------
@@ -167,20 +161,20 @@ def arrive(
 
 @njit(cache=True, error_model="numpy")
 def finish_s(tflops: np.ndarray, site: int, start_s: float, flop: float) -> float:
-    """When work that begins now will be done; traces by second that repeat [S, K].
+    """When work that begins now will be done; traces by second that repeat [K, S].
 
     Work that ends with a second ends there, however long the site then idles: what rounding leaves
     of it is nothing.
     """
     second = int(start_s)
-    length = tflops.shape[1]
+    length = tflops.shape[0]
     place = second if second < length else second % length
     rounding = 1e-12 * flop
     before = flop
     walked = 0
     now_s = start_s
     while True:
-        rate = tflops[site, place] * 1e12
+        rate = tflops[place, site] * 1e12
         can = rate * (second + 1 - now_s)
         if can >= flop - rounding:
             return now_s if flop <= rounding else float(min(now_s + flop / rate, second + 1.0))
@@ -200,10 +194,10 @@ def finish_s(tflops: np.ndarray, site: int, start_s: float, flop: float) -> floa
 
 
 @njit(cache=True, error_model="numpy")
-def ship(links: np.ndarray, size_gbit: float, source: int, target: int, send_s: float) -> float:
+def ship(links: np.ndarray, source: int, target: int, send_s: float) -> float:
     """Queue a boundary tensor on a link; its arrival."""
     link = links[source, target]
-    end_s = max(send_s, link.free_s) + size_gbit / link.gbps
+    end_s = max(send_s, link.free_s) + link.seconds
     link.free_s = end_s
     return float(end_s + link.latency_s)
 
@@ -235,10 +229,8 @@ def admit_first(step: Step, now_s: float) -> None:
                 step.lane_next,
                 step.lane_end,
                 step.sites,
-                step.links,
                 step.arrivals,
                 step.clock,
-                step.winner,
                 replica,
                 now_s,
             )
@@ -254,51 +246,63 @@ def _admit(
     lane_next: np.ndarray,
     lane_end: np.ndarray,
     sites: np.ndarray,
-    links: np.ndarray,
     arrivals: np.ndarray,
     clock: np.ndarray,
-    winner: np.ndarray,
     replica: int,
     now_s: float,
-) -> None:
-    """Take the next waiting row of a replica into work."""
+) -> int:
+    """Take the next waiting row of a replica into work; -1 if there is none."""
     while lane_next[replica] < lane_end[replica]:
         row = lane_rows[lane_next[replica]]
         lane_next[replica] += 1
         if rows[row].fate == WAITING:
             rows[row].fate = IN_WORK
             rows[row].admitted_s = now_s
-            for stage in range(keys.shape[1]):
-                expect(keys, sites, links, row, stage, now_s)
             first = keys[row, 0].owner
             there_s = now_s + sites[first].hub_s
             sites[first].fed_s = min(sites[first].fed_s, now_s)
             sites[first].backlog += 1
-            arrive(sites, clock, winner, arrivals, first, there_s, row, ACTIVATION)
-            return
+            arrive(sites, clock, arrivals, first, there_s, row, ACTIVATION)
+            return int(row)
+    return -1
 
 
 @njit(cache=True, error_model="numpy")
-def expect(
-    keys: np.ndarray, sites: np.ndarray, links: np.ndarray, row: int, stage: int, told_s: float
-) -> None:
+def expect(step: Step, row: int, stage: int, told_s: float) -> None:
     """When the requests of a key that is assigned now reach the producers of its inputs."""
-    key = keys[row, stage]
-    site = key.owner
-    asks_s = told_s + sites[site].hub_s
+    keys, made_at, links = step.keys, step.made_at, step.links
+    site = keys[row, stage].owner
+    asks_s = told_s + step.sites[site].hub_s
     if stage > 0:
         before = keys[row, stage - 1]
-        source = before.made_at[0] if before.flags & FORWARD_DONE else before.owner
-        key.asked_s[0] = asks_s + links[site, source].latency_s
+        made = before.flags & FORWARD_DONE
+        source = made_at[0, row, stage - 1] if made else before.owner
+        step.asked_s[0, row, stage] = asks_s + links[site, source].latency_s
     if stage < keys.shape[1] - 1:
         after = keys[row, stage + 1]
-        source = after.made_at[1] if after.flags & BACKWARD_DONE else after.owner
-        key.asked_s[1] = asks_s + links[site, source].latency_s
+        made = after.flags & BACKWARD_DONE
+        source = made_at[1, row, stage + 1] if made else after.owner
+        step.asked_s[1, row, stage] = asks_s + links[site, source].latency_s
+
+
+@njit(cache=True, error_model="numpy")
+def _seen_s(step: Step, row: int, stage: int, direction: int) -> float:
+    """When the coordinator knows of a task, infinite if it is not done."""
+    site = step.made_at[direction, row, stage]
+    seen_s = step.done_s[direction, row, stage] + step.sites[site].hub_s
+    return float(seen_s) if site >= 0 else np.inf
+
+
+@njit(cache=True, error_model="numpy")
+def _expect_all(step: Step, row: int, told_s: float) -> None:
+    for stage in range(step.keys.shape[1]):
+        expect(step, row, stage, told_s)
 
 
 @njit(cache=True, error_model="numpy")
 def _hear(
     keys: np.ndarray,
+    made_at: np.ndarray,
     rows: np.ndarray,
     one: Any,
     member: Any,
@@ -313,34 +317,50 @@ def _hear(
     """What has reached the coordinator of a site: completions and budgets, in their order."""
     count = member.reports
     done = 0
-    while True:
-        seen_s = reports[site, done].seen_s if done < count else np.inf
-        budget_s = member.next_report_s + one.hub_s
-        if min(seen_s, budget_s) > until_s:
-            break
-        if budget_s < seen_s:
-            member.tflops = max(tflops[site, int(member.next_report_s) % tflops.shape[1]], 1e-9)
-            member.next_report_s += budget_period_s
-            continue
+    while done < count and reports[site, done].seen_s <= until_s:
         report = reports[site, done]
-        done += 1
-        member.heard_s = seen_s
+        _hear_budgets(one, member, tflops, site, report.seen_s, budget_period_s)
         row, direction = report.row, report.direction
-        key = keys[row, one.stage]
         flop = work[one.stage, direction]
-        if flop > 0.0 and report.seconds > 0.0:
-            error = report.seconds * member.tflops * 1e12 / flop - 1.0
-            deviation = abs(error - member.error)
-            member.error += error_weight * (error - member.error)
-            member.spread += error_weight * (deviation - member.spread)
-        if key.owner == site and rows[row].fate != DEFERRED:
+        _hear_completion(member, report.seen_s, report.seconds, flop, error_weight)
+        if keys[row, one.stage].owner == site and rows[row].fate != DEFERRED:
             one.open_flop -= flop
-            if direction == 1 and key.made_at[0] != site:
+            if direction == 1 and made_at[0, row, one.stage] != site:
                 one.open_flop -= work[one.stage, 0]
-    member.reports = count - done
+        done += 1
     if done > 0:
+        member.reports = count - done
         for index in range(count - done):
             reports[site, index] = reports[site, index + done]
+    _hear_budgets(one, member, tflops, site, np.nextafter(until_s, np.inf), budget_period_s)
+
+
+@njit(cache=True, error_model="numpy")
+def _hear_budgets(
+    one: Any,
+    member: Any,
+    tflops: np.ndarray,
+    site: int,
+    before_s: float,
+    budget_period_s: float,
+) -> None:
+    """Budgets of a site that have reached the coordinator before that."""
+    while member.next_report_s + one.hub_s < before_s:
+        member.tflops = max(tflops[int(member.next_report_s) % len(tflops), site], 1e-9)
+        member.next_report_s += budget_period_s
+
+
+@njit(cache=True, error_model="numpy")
+def _hear_completion(
+    member: Any, seen_s: float, seconds: float, flop: float, error_weight: float
+) -> None:
+    """A completion of a site has reached the coordinator: how well it was predicted."""
+    member.heard_s = seen_s
+    if flop > 0.0 and seconds > 0.0:
+        error = seconds * member.tflops * 1e12 / flop - 1.0
+        deviation = abs(error - member.error)
+        member.error += error_weight * (error - member.error)
+        member.spread += error_weight * (deviation - member.spread)
 
 
 @njit(cache=True, error_model="numpy")
@@ -369,72 +389,78 @@ def _report(
 @njit(cache=True, error_model="numpy")
 def hear_all(step: Step, until_s: float) -> None:
     """Bring what the coordinator knows of all sites to a time."""
-    for site in range(len(step.sites)):
-        _hear(
-            step.keys,
-            step.rows,
-            step.sites[site],
-            step.members[site],
-            step.reports,
-            step.tflops,
-            step.work,
-            site,
-            until_s,
-            step.budget_period_s,
-            step.error_weight,
-        )
+    sites, members, reports = step.sites, step.members, step.reports
+    keys, made_at, rows, tflops, work = step.keys, step.made_at, step.rows, step.tflops, step.work
+    for site in range(len(sites)):
+        member = members[site]
+        if member.reports > 0 or member.next_report_s + sites[site].hub_s <= until_s:
+            _hear(
+                keys,
+                made_at,
+                rows,
+                sites[site],
+                member,
+                reports,
+                tflops,
+                work,
+                site,
+                until_s,
+                step.budget_period_s,
+                step.error_weight,
+            )
 
 
-@njit(cache=True, error_model="numpy", inline="always")
+@njit(cache=True, error_model="numpy")
 def _take_in(
     keys: np.ndarray,
     rows: np.ndarray,
     moved: np.ndarray,
     left: np.ndarray,
-    ready: np.ndarray,
     one: Any,
     site: int,
     at_s: float,
     row: int,
     kind: int,
     any_moved: bool,
-) -> None:
-    """An input has arrived: its task may be runnable now."""
+) -> int:
+    """An input has arrived: flags of its key at the site, -1 if it is not wanted any more."""
     if rows[row].fate == DEFERRED and at_s >= rows[row].done_s + one.hub_s:
-        return
+        return -1
     stage = one.stage
     last = keys.shape[1] - 1
     key = keys[row, stage]
     if key.owner == site:
         if any_moved:
             if moved[row, stage].site >= 0 and at_s < moved[row, stage].taken_s:
-                return
+                return -1
             at = stage - 1 if kind == ACTIVATION else stage + 1
             if 0 <= at <= last and moved[row, at].site >= 0 and not key.flags & (1 << kind):
                 moved[row, at].got_s[kind] = min(moved[row, at].got_s[kind], at_s)
         key.flags |= 1 << kind
-        flags = key.flags
-    elif any_moved and moved[row, stage].site == site and at_s < moved[row, stage].gone_s:
+        return int(key.flags)
+    if any_moved and moved[row, stage].site == site and at_s < moved[row, stage].gone_s:
         moved[row, stage].flags |= 1 << kind
         left[row, site] |= 1 << kind
-        flags = moved[row, stage].flags
-    else:
-        return
-    if flags & BACKWARD_DONE:
-        return
-    if stage < last and not flags & FORWARD_DONE:
-        if flags & HAS_ACTIVATION:
-            _push_row(ready, site, 0, one.readies[0], row)
-            one.readies[0] += 1
-    elif (stage == last or flags & HAS_GRADIENT) and flags & (HAS_ACTIVATION | KEPT):
-        _push_row(ready, site, 1, one.readies[1], row)
-        one.readies[1] += 1
+        return int(moved[row, stage].flags)
+    return -1
+
+
+@njit(cache=True, error_model="numpy")
+def _runnable(flags: int, is_last: bool) -> int:
+    """Direction of the task of a key that can run now, -1 if there is none."""
+    if flags & BACKWARD_DONE:  # this includes -1
+        return -1
+    if not is_last and not flags & FORWARD_DONE:
+        return 0 if flags & HAS_ACTIVATION else -1
+    fed = is_last or flags & HAS_GRADIENT
+    return 1 if fed and flags & (HAS_ACTIVATION | KEPT) else -1
 
 
 @njit(cache=True, error_model="numpy")
 def look_around(step: Step, now_s: float) -> None:
     """Have busy sites take in what has reached them: moves depend on who has what."""
     any_moved = step.counts[0].moved > 0
+    last = step.keys.shape[1] - 1
     for site in range(len(step.sites)):
         one = step.sites[site]
         while one.arrivals > 0 and step.arrivals[0, site].time_s <= now_s:
@@ -444,12 +470,11 @@ def look_around(step: Step, now_s: float) -> None:
                 break
             one.arrivals -= 1
             _pop_arrival(step.arrivals, site, one.arrivals)
-            _take_in(
+            flags = _take_in(
                 step.keys,
                 step.rows,
                 step.moved,
                 step.left,
-                step.ready,
                 one,
                 site,
                 at_s,
@@ -457,11 +482,17 @@ def look_around(step: Step, now_s: float) -> None:
                 kind,
                 any_moved,
             )
+            direction = _runnable(flags, one.stage == last)
+            if direction >= 0:
+                _push_row(step.ready, site, direction, one.readies[direction], row)
+                one.readies[direction] += 1
 
 
 @njit(cache=True, error_model="numpy")
 def advance(step: Step, until_s: float, drain: bool) -> None:
     """Let everything happen until a time, or until every row is complete or deferred.
+
+    If there is more to come, the coordinator has heard what has reached it until then.
 
     Args:
         step: state; changed.
@@ -471,12 +502,13 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
     keys, rows, sites, links = step.keys, step.rows, step.sites, step.links
     arrivals, ready, held = step.arrivals, step.ready, step.held
     moved, left, parked, pools = step.moved, step.left, step.parked, step.pools
-    clock, winner, complete = step.clock, step.winner, step.complete
+    made_at, done_s, asked = step.made_at, step.done_s, step.asked_s
+    clock, complete = step.clock, step.complete
     lane_rows, lane_next, lane_end = step.lane_rows, step.lane_next, step.lane_end
     work, tflops, members, reports = step.work, step.tflops, step.members, step.reports
     limit, forward_first, overhead_s = step.unmerged_limit, step.forward_first, step.overhead_s
-    boundary_gbit, error_weight = step.boundary_gbit, step.error_weight
-    budget_period_s = step.budget_period_s
+    error_weight, budget_period_s = step.error_weight, step.budget_period_s
+    lookahead_s, asking_s = step.lookahead_s, step.asking_s
     last = keys.shape[1] - 1
     counts = step.counts
     undecided = counts[0].undecided
@@ -485,41 +517,50 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
     last_s = counts[0].last_s
     completes = counts[0].complete
     complete_s = complete[0, 0].time_s if completes > 0 else np.inf
+    hears_at_once = not any_moved and counts[0].deferred == 0
+    site, soon_s = len(clock), -np.inf
     while undecided > 0 or drain:
-        site = winner[1]
-        now_s = clock[site]
-        if complete_s <= now_s and completes > 0:
-            now_s = complete_s
-            if now_s >= until_s:
+        while site < len(clock) and clock[site] >= soon_s:
+            site += 1
+        if site == len(clock):
+            now_s = _earliest(clock)
+            if completes > 0 and complete_s <= now_s:
+                now_s = complete_s
+                if now_s >= until_s:
+                    break
+                row = complete[0, 0].row
+                completes -= 1
+                _pop_arrival(complete, 0, completes)
+                complete_s = complete[0, 0].time_s if completes > 0 else np.inf
+                if rows[row].fate == IN_WORK and rows[row].committed == last + 1:
+                    rows[row].fate = COMPLETE
+                    rows[row].done_s = now_s
+                    undecided -= 1
+                    last_s = max(last_s, now_s)
+                    if limit > 0:
+                        _wake_holders(made_at, sites, clock, row, now_s)
+                    new = _admit(
+                        keys,
+                        rows,
+                        lane_rows,
+                        lane_next,
+                        lane_end,
+                        sites,
+                        arrivals,
+                        clock,
+                        rows[row].replica,
+                        now_s,
+                    )
+                    if any_moved and new >= 0:
+                        _expect_all(step, new, now_s)
+                continue
+            if now_s >= until_s or now_s == np.inf:
                 break
-            row = complete[0, 0].row
-            completes -= 1
-            _pop_arrival(complete, 0, completes)
-            complete_s = complete[0, 0].time_s if completes > 0 else np.inf
-            if rows[row].fate == IN_WORK and rows[row].committed == last + 1:
-                rows[row].fate = COMPLETE
-                rows[row].done_s = now_s
-                undecided -= 1
-                last_s = max(last_s, now_s)
-                if limit > 0:
-                    _wake_holders(keys, sites, clock, winner, row, now_s)
-                _admit(
-                    keys,
-                    rows,
-                    lane_rows,
-                    lane_next,
-                    lane_end,
-                    sites,
-                    links,
-                    arrivals,
-                    clock,
-                    winner,
-                    rows[row].replica,
-                    now_s,
-                )
+            soon_s = max(now_s + lookahead_s, np.nextafter(now_s, np.inf))
+            soon_s = min(soon_s, until_s, complete_s)
+            site = 0
             continue
-        if now_s >= until_s or now_s == np.inf:
-            break
+        now_s = clock[site]
         one = sites[site]
         stage = one.stage
         if one.row >= 0 and one.end_s <= now_s:
@@ -530,31 +571,31 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
             took_s = now_s - one.begin_s
             one.busy_s += took_s
             member = members[site]
-            if member.reports == REPORTS:
-                known_s = max(now_s, reports[site, 0].seen_s)
-                _hear(
-                    keys,
-                    rows,
-                    one,
-                    member,
-                    reports,
-                    tflops,
-                    work,
-                    site,
-                    known_s,
-                    budget_period_s,
-                    error_weight,
-                )
             seen_s = now_s + one.hub_s
-            if any_moved:  # sites may have been told to report again
-                _report(member, reports, site, seen_s, took_s, row, direction)
+            if hears_at_once and member.reports == 0 and seen_s <= until_s:
+                if member.next_report_s + one.hub_s < seen_s:
+                    _hear_budgets(one, member, tflops, site, seen_s, budget_period_s)
+                flop = work[stage, direction]
+                _hear_completion(member, seen_s, took_s, flop, error_weight)
+                one.open_flop -= flop
             else:
-                report = reports[site, member.reports]
-                report.seen_s = seen_s
-                report.seconds = took_s
-                report.row = row
-                report.direction = direction
-                member.reports += 1
+                if member.reports == REPORTS:
+                    known_s = max(now_s, reports[site, 0].seen_s)
+                    _hear(
+                        keys,
+                        made_at,
+                        rows,
+                        one,
+                        member,
+                        reports,
+                        tflops,
+                        work,
+                        site,
+                        known_s,
+                        budget_period_s,
+                        error_weight,
+                    )
+                _report(member, reports, site, seen_s, took_s, row, direction)
             key = keys[row, stage]
             mine = key.owner == site
             flags = key.flags if mine else moved[row, stage].flags
@@ -571,17 +612,17 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
                     one.held += 1
             if mine:
                 key.flags = flags
-                key.made_at[direction] = site
-                key.done_s[direction] = now_s
+                made_at[direction, row, stage] = site
+                done_s[direction, row, stage] = now_s
                 if direction == 1 and rows[row].fate != DEFERRED:
                     one_row = rows[row]
                     one_row.committed += 1
                     if one_row.committed == last + 1:
-                        done_s = 0.0
+                        all_s = 0.0
                         for at in range(last + 1):
-                            made = keys[row, at]
-                            done_s = max(done_s, made.done_s[1] + sites[made.made_at[1]].hub_s)
-                        _push_arrival(complete, 0, completes, done_s, row, 0)
+                            told_s = done_s[1, row, at] + sites[made_at[1, row, at]].hub_s
+                            all_s = max(all_s, told_s)
+                        _push_arrival(complete, 0, completes, all_s, row, 0)
                         completes += 1
                         complete_s = complete[0, 0].time_s
             else:
@@ -594,10 +635,15 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
                         if target >= 0 and parked[direction, row, target] < np.inf:
                             asked_s = max(now_s, parked[direction, row, target])
                             kind = (target << KIND_BITS) + ASK_ACTIVATION + direction
-                            arrive(sites, clock, winner, arrivals, site, asked_s, row, kind)
+                            arrive(sites, clock, arrivals, site, asked_s, row, kind)
                 peer = keys[row, to]
                 target = peer.owner
-                asked_s = peer.asked_s[direction]
+                asked_s = -np.inf
+                if any_moved:
+                    asked_s = asked[direction, row, to]
+                elif now_s < rows[row].admitted_s + asking_s:
+                    asked_s = rows[row].admitted_s + sites[target].hub_s
+                    asked_s += links[target, site].latency_s
                 wanted = True
                 if any_moved and moved[row, stage].site >= 0:
                     before = moved[row, stage]
@@ -610,16 +656,15 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
                     wanted = False
                 if wanted and asked_s > now_s:
                     kind = (target << KIND_BITS) + ASK_ACTIVATION + direction
-                    arrive(sites, clock, winner, arrivals, site, asked_s, row, kind)
+                    arrive(sites, clock, arrivals, site, asked_s, row, kind)
                 elif wanted:
-                    there_s = ship(links, boundary_gbit, site, target, now_s)
-                    arrive(sites, clock, winner, arrivals, target, there_s, row, direction)
+                    there_s = ship(links, site, target, now_s)
+                    arrive(sites, clock, arrivals, target, there_s, row, direction)
                     transfers += 1
                 if mine:
                     fed = sites[target]
                     fed.backlog += 1
-                    if fed.fed_s == np.inf:
-                        fed.fed_s = now_s
+                    fed.fed_s = min(fed.fed_s, now_s)
         while one.arrivals > 0 and arrivals[0, site].time_s <= now_s:
             at_s = arrivals[0, site].time_s
             row, kind = arrivals[0, site].row, arrivals[0, site].kind
@@ -636,12 +681,20 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
             if kind > DISCARD:
                 one.urgent -= 1
                 direction = (kind & ((1 << KIND_BITS) - 1)) - ASK_ACTIVATION
-                there_s = ship(links, boundary_gbit, site, kind >> KIND_BITS, now_s)
                 target = kind >> KIND_BITS
-                arrive(sites, clock, winner, arrivals, target, there_s, row, direction)
+                there_s = ship(links, site, target, now_s)
+                arrive(sites, clock, arrivals, target, there_s, row, direction)
                 transfers += 1
                 continue
-            _take_in(keys, rows, moved, left, ready, one, site, at_s, row, kind, any_moved)
+            if any_moved or rows[row].fate == DEFERRED:
+                flags = _take_in(keys, rows, moved, left, one, site, at_s, row, kind, any_moved)
+            else:
+                flags = keys[row, stage].flags | 1 << kind
+                keys[row, stage].flags = flags
+            direction = _runnable(flags, stage == last)
+            if direction >= 0:
+                _push_row(ready, site, direction, one.readies[direction], row)
+                one.readies[direction] += 1
         wake_s = np.inf
         if one.row < 0:
             for turn in range(2):
@@ -680,12 +733,14 @@ def advance(step: Step, until_s: float, drain: bool) -> None:
                 wake_s = min(wake_s, arrivals[0, site].time_s)
         elif one.arrivals > 0:
             wake_s = min(wake_s, arrivals[0, site].time_s)
-        _set_next(clock, winner, site, wake_s)
+        clock[site] = wake_s
     counts[0].undecided = undecided
     counts[0].complete = completes
     counts[0].tasks += tasks
     counts[0].transfers += transfers
     counts[0].last_s = last_s
+    if undecided > 0 and until_s < np.inf:
+        hear_all(step, until_s)
 
 
 @njit(cache=True, error_model="numpy")
@@ -727,21 +782,16 @@ def _merged_s(
 
 @njit(cache=True, error_model="numpy")
 def _wake_holders(
-    keys: np.ndarray,
-    sites: np.ndarray,
-    clock: np.ndarray,
-    winner: np.ndarray,
-    row: int,
-    done_s: float,
+    made_at: np.ndarray, sites: np.ndarray, clock: np.ndarray, row: int, done_s: float
 ) -> None:
     """A merge frees a gradient at every holder: one that waits for it may go on."""
-    for stage in range(keys.shape[1]):
-        site = keys[row, stage].made_at[1]
+    for stage in range(made_at.shape[2]):
+        site = made_at[1, row, stage]
         if site < 0:
             continue
         wake_s = done_s + sites[site].hub_s
         if sites[site].row < 0 and wake_s < clock[site]:
-            _set_next(clock, winner, site, wake_s)
+            clock[site] = wake_s
 
 
 @njit(cache=True, error_model="numpy")
@@ -755,7 +805,7 @@ def halt(step: Step, until_s: float) -> None:
             arrival = step.arrivals[index, site]
             arrival.time_s = max(arrival.time_s, until_s)
         if np.isfinite(step.clock[site]):
-            _set_next(step.clock, step.winner, site, max(step.clock[site], until_s))
+            step.clock[site] = max(step.clock[site], until_s)
 
 
 # --- rerouting -----------------------------------------------------------------------------------
@@ -769,15 +819,19 @@ def move(step: Step, row: int, stage: int, target: int, now_s: float) -> None:
     reach those who asked for them; until it is told, it goes on.
     """
     keys, sites = step.keys, step.sites
-    key, one_row = keys[row, stage], step.rows[row]
+    key, made_at, one_row = keys[row, stage], step.made_at, step.rows[row]
     source, flags = key.owner, key.flags
-    seen = flags & FORWARD_DONE and key.done_s[0] + sites[key.made_at[0]].hub_s <= now_s
+    seen = flags & FORWARD_DONE and _seen_s(step, row, stage, 0) <= now_s
+    if one_row.fate == IN_WORK and step.counts[0].moved == 0:
+        for other in range(len(step.rows)):
+            if step.rows[other].admitted_s < np.inf:
+                _expect_all(step, other, step.rows[other].admitted_s)
     if source >= 0:
         sites[source].open_flop -= step.work[stage, 1]
-        if not (seen and key.made_at[0] == source):
+        if not (seen and made_at[0, row, stage] == source):
             sites[source].open_flop -= step.work[stage, 0]
     sites[target].open_flop += step.work[stage, 1]
-    if not (seen and key.made_at[0] == target):
+    if not (seen and made_at[0, row, stage] == target):
         sites[target].open_flop += step.work[stage, 0]
     key.owner = target
     if one_row.fate != IN_WORK:
@@ -788,9 +842,9 @@ def move(step: Step, row: int, stage: int, target: int, now_s: float) -> None:
         _leave(step, row, stage, source, bool(seen), now_s)
     if flags & BACKWARD_DONE:
         one_row.committed -= 1
-        key.made_at[1] = -1
+        made_at[1, row, stage] = -1
     if not seen:
-        key.made_at[0] = -1
+        made_at[0, row, stage] = -1
     key.flags = FORWARD_DONE if seen else 0
     _take(step, row, stage, bool(seen), now_s)
 
@@ -799,24 +853,25 @@ def move(step: Step, row: int, stage: int, target: int, now_s: float) -> None:
 def _leave(step: Step, row: int, stage: int, source: int, seen: bool, now_s: float) -> None:
     """Tell the old owner of a key, and the neighbours that get its outputs from the new one."""
     keys, sites, links = step.keys, step.sites, step.links
+    made_at, asked = step.made_at, step.asked_s
     key, before = keys[row, stage], step.moved[row, stage]
     target = key.owner
     gone_s = now_s + sites[source].hub_s
-    arrive(sites, step.clock, step.winner, step.arrivals, source, gone_s, row, DISCARD)
+    arrive(sites, step.clock, step.arrivals, source, gone_s, row, DISCARD)
     before.site, before.flags, before.gone_s = source, key.flags, gone_s
     before.taken_s = now_s + sites[target].hub_s
     for direction in range(2):
         to = stage - 1 if direction == 0 else stage + 1
-        before.asks_s[direction] = key.asked_s[direction]
+        before.asks_s[direction] = asked[direction, row, stage]
         if not 0 <= to < keys.shape[1] or _moves_now(step, row, to, now_s):
             continue
-        if key.asked_s[direction] < np.inf:
+        if asked[direction, row, stage] < np.inf:
             made = FORWARD_DONE if direction == 0 else BACKWARD_DONE
             if not keys[row, to].flags & made:
-                first_s = min(step.parked[direction, row, source], key.asked_s[direction])
+                first_s = min(step.parked[direction, row, source], asked[direction, row, stage])
                 step.parked[direction, row, source] = first_s
     step.left[row, source] |= key.flags & (HAS_ACTIVATION | HAS_GRADIENT)
-    if key.flags & FORWARD_DONE and key.made_at[0] == source:
+    if key.flags & FORWARD_DONE and made_at[0, row, stage] == source:
         step.left[row, source] |= FORWARD_DONE
     for direction in range(2):
         to = stage + 1 if direction == 0 else stage - 1
@@ -831,17 +886,17 @@ def _leave(step: Step, row: int, stage: int, source: int, seen: bool, now_s: flo
             if step.pools[to, place] >= 0:
                 step.parked[direction, row, step.pools[to, place]] = np.inf
         before.consumer[direction] = after.owner
-        before.asked_s[direction] = after.asked_s[direction]
+        before.asked_s[direction] = asked[direction, row, to]
         if _moves_now(step, row, to, now_s):
             before.consumer[direction] = step.moved[row, to].site
             before.asked_s[direction] = step.moved[row, to].asks_s[direction]
         before.told_s[direction] = told_s
         if after.flags & (1 << direction):
             before.got_s[direction] = -np.inf
-        after.asked_s[direction] = told_s + links[after.owner, target].latency_s
-        if after.flags & FORWARD_DONE and after.made_at[0] == after.owner:
+        asked[direction, row, to] = told_s + links[after.owner, target].latency_s
+        if after.flags & FORWARD_DONE and made_at[0, row, to] == after.owner:
             again_s = told_s + sites[after.owner].hub_s
-            if after.done_s[0] + sites[after.owner].hub_s > now_s:
+            if _seen_s(step, row, to, 0) > now_s:
                 _report_again(step, after.owner, again_s, row)
 
 
@@ -862,42 +917,42 @@ def _report_again(step: Step, site: int, seen_s: float, row: int) -> None:
 @njit(cache=True, error_model="numpy")
 def _take(step: Step, row: int, stage: int, seen: bool, now_s: float) -> None:
     """The new owner of a key is told: it asks for the inputs that it has not got already."""
-    keys, sites = step.keys, step.sites
-    key = keys[row, stage]
+    keys, sites, asked = step.keys, step.sites, step.asked_s
+    key, made_at = keys[row, stage], step.made_at
     target = key.owner
     last = keys.shape[1] - 1
     told_s = now_s + sites[target].hub_s
     has = step.left[row, target]
-    expect(keys, sites, step.links, row, stage, now_s)
+    expect(step, row, stage, now_s)
     if not seen and stage < last and has & FORWARD_DONE:
         key.flags |= FORWARD_DONE | KEPT
-        key.made_at[0] = target
-        key.done_s[0] = told_s
+        made_at[0, row, stage] = target
+        step.done_s[0, row, stage] = told_s
         _report_again(step, target, told_s + sites[target].hub_s, row)
         after = keys[row, stage + 1]
         if not after.flags & (HAS_ACTIVATION | FORWARD_DONE | BACKWARD_DONE):
             kind = (after.owner << KIND_BITS) + ASK_ACTIVATION
-            _tell(step, target, after.asked_s[0], row, kind)
+            _tell(step, target, asked[0, row, stage + 1], row, kind)
     if key.flags & KEPT:
-        key.asked_s[0] = np.inf
+        asked[0, row, stage] = np.inf
     elif stage == 0 or has & HAS_ACTIVATION:
-        key.asked_s[0] = np.inf
+        asked[0, row, stage] = np.inf
         _tell(step, target, told_s, row, ACTIVATION)
     elif keys[row, stage - 1].flags & FORWARD_DONE:
         kind = (target << KIND_BITS) + ASK_ACTIVATION
-        _tell(step, keys[row, stage - 1].made_at[0], key.asked_s[0], row, kind)
+        _tell(step, made_at[0, row, stage - 1], asked[0, row, stage], row, kind)
     if stage < last:
         if has & HAS_GRADIENT:
-            key.asked_s[1] = np.inf
+            asked[1, row, stage] = np.inf
             _tell(step, target, told_s, row, GRADIENT)
         elif keys[row, stage + 1].flags & BACKWARD_DONE:
             kind = (target << KIND_BITS) + ASK_GRADIENT
-            _tell(step, keys[row, stage + 1].made_at[1], key.asked_s[1], row, kind)
+            _tell(step, made_at[1, row, stage + 1], asked[1, row, stage], row, kind)
 
 
 @njit(cache=True, error_model="numpy")
 def _tell(step: Step, site: int, time_s: float, row: int, kind: int) -> None:
-    arrive(step.sites, step.clock, step.winner, step.arrivals, site, time_s, row, kind)
+    arrive(step.sites, step.clock, step.arrivals, site, time_s, row, kind)
 
 
 @njit(cache=True, error_model="numpy")
@@ -908,17 +963,16 @@ def defer(step: Step, row: int, now_s: float) -> None:
     one.fate = DEFERRED
     one.done_s = now_s
     step.counts[0].undecided -= 1
+    step.counts[0].deferred += 1
     step.counts[0].last_s = max(step.counts[0].last_s, now_s)
     if step.unmerged_limit > 0:
-        _wake_holders(step.keys, step.sites, step.clock, step.winner, row, now_s)
+        _wake_holders(step.made_at, step.sites, step.clock, row, now_s)
     for stage in range(step.keys.shape[1]):
-        key = step.keys[row, stage]
-        site = key.owner
-        made = key.made_at
-        if made[1] < 0 or key.done_s[1] + step.sites[made[1]].hub_s > now_s:
+        site = step.keys[row, stage].owner
+        if _seen_s(step, row, stage, 1) > now_s:
             step.sites[site].open_flop -= step.work[stage, 1]
-            if made[0] != site or key.done_s[0] + step.sites[made[0]].hub_s > now_s:
+            if step.made_at[0, row, stage] != site or _seen_s(step, row, stage, 0) > now_s:
                 step.sites[site].open_flop -= step.work[stage, 0]
         if in_work:
             gone_s = now_s + step.sites[site].hub_s
-            arrive(step.sites, step.clock, step.winner, step.arrivals, site, gone_s, row, DISCARD)
+            arrive(step.sites, step.clock, step.arrivals, site, gone_s, row, DISCARD)
