@@ -184,7 +184,7 @@ def show_headline(place: Path, registry: Registry, elapsed_s: float) -> None:
     if report.exists():
         print(f"Report    {report}")
     print(f"Numbers   {place / OUTS}/<stage>/{METRICS}")
-    print("Compare   make ui, then http://127.0.0.1:5055 *Model training*, experiment `ranloom`")
+    print("Compare   make ui, then http://127.0.0.1:5055: *Model training*, experiment `ranloom`")
 
 
 def headline(place: Path, registry: Registry) -> Iterator[tuple[str, str, float | int | bool]]:
