@@ -4,9 +4,11 @@
 on virtual time, writes the predictions to ``bench/real_change.predicted.json``, and only then
 trains on processes of this machine. Written into ``bench/results.json`` under ``real_change``: for
 each layout and change the predicted and the measured step time relative to that without the
-change, and the largest deviation (``agreement.real_change_max_pct``). Tasks take work / budget, far
-longer than their computation, and tensors wait for the rate of their link, so that the processor
-is nearly idle; the load of the machine is written beside the figures.
+change, and the largest deviation (``agreement.real_change_max_pct``). The same goes into
+``data/measured/real_change.json``, which the chain reads: these runs take minutes and an idle
+machine. Tasks take work / budget, far longer than their computation, and tensors wait for the rate
+of their link, so that the processor is nearly idle; the load of the machine stands beside the
+figures.
 
 Changes: a straggler at a quarter of its budget, rerouting (AIR) with it on instead of off, half
 the bandwidth between sites, and other boundaries of the stages.
@@ -29,6 +31,7 @@ import numpy as np
 from torch import Tensor
 from training import setup
 
+from ranloom.lut.cpu import cpu_name
 from ranloom.training.layout import regular_layout
 from ranloom.training.links import Links
 from ranloom.training.messages import Note, NoteKind, TaskCompleted
@@ -46,6 +49,7 @@ from ranloom.training.simulator.network import Network
 from ranloom.training.simulator.world import SimulatedWorld, WorldSettings
 
 ROOT = Path(__file__).resolve().parent.parent
+MEASURED = ROOT / "data" / "measured" / "real_change.json"
 LAYERS, EACH = 6, 4
 MODEL_FORWARD_S = 0.2  # of a micro-batch, all stages
 GBPS = 0.01
@@ -369,6 +373,8 @@ def main() -> None:
     path = ROOT / "bench" / "results.json"
     results = json.loads(path.read_text()) if path.exists() else {}
     results["real_change"] = {
+        "date": time.strftime("%Y-%m-%d"),
+        "processor": cpu_name(),
         "inputs": inputs,
         "predicted": predicted,
         "measured": measured,
@@ -377,6 +383,7 @@ def main() -> None:
         "load": os.getloadavg()[0],
     }
     path.write_text(json.dumps(results, indent=2) + "\n")
+    MEASURED.write_text(json.dumps(results["real_change"], indent=2) + "\n")
     print(json.dumps(results["real_change"]["deviation_pct"], indent=2), f"largest {worst:.1f} %")
 
 

@@ -138,7 +138,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     metrics["dynamic"], runs, tflops = adapt(params, sites, windows)
     metrics[RECONCILED]["dynamic"], more = adapt_reconciled(params, sites)
     metrics[RECONCILED]["fitted_constants"] = 1
-    metrics["agreement"] = agree(params, sites)
+    metrics["agreement"] = agree(params, sites) | inputs.json("real_change")["agreement"]
     steps.extend(("dynamic", done) for done in runs)
     steps.extend((f"dynamic_{RECONCILED}", done) for done in more)
     _held_out(metrics, inputs.path("published"))
@@ -199,6 +199,7 @@ STAGE = Stage(
         "spare": FromStage("replay_spare", "spare"),
         "windows": FromStage("plan_windows", "windows"),
         "published": FromRepo("data/published/weaver.yaml"),
+        "real_change": FromRepo("data/measured/real_change.json"),  # of bench/real_change.py
         "card": FromParam("train_sites.card"),
         "links": FromParam("train_sites.links"),
         "layer_profile": FromParam("train_sites.layers.profile_path"),

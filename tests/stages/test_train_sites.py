@@ -112,6 +112,7 @@ def paths(root: Path, tmp_path: Path) -> dict[str, Path]:
         "card": root / "data/cards/l40s.yaml",
         "links": root / "data/links/testbed.yaml",
         "published": root / "data/published/weaver.yaml",
+        "real_change": root / "data/measured/real_change.json",
         "text": root / "data/text/example.txt",
         "layer_profile": root / "docs/examples/layer_profile.csv",
     }
@@ -160,6 +161,7 @@ def test_tables_metrics_and_determinism(block, paths, tmp_path, monkeypatch):
     assert 0.0 <= second["heldout_within_20pct_share"] <= 1.0
     assert first.metrics["fitted_constants"] == 0
     assert first.metrics["agreement"]["event_vs_closed_max_pct"] < 3.0
+    assert first.metrics["agreement"]["real_change_max_pct"] > 0.0
     assert set(second["dynamic"]["halves"]) == {"elastic", "static"}
     events = [v["mlr_events"] for v in second["dynamic"]["by_mlr_threshold"].values()]
     assert events == sorted(events, reverse=True)
