@@ -93,9 +93,9 @@ def _prediction_text(data: ReportData) -> str:
         text += f" Closed form and event mode differ by at most {agreed:.1f} % where both apply."
     if (real := data.metric("train_sites", "agreement.real_change_max_pct")) is not None:
         text += (
-            " What a straggler, rerouting, halved bandwidth or other boundaries do to the step time "
-            f"of real processes is predicted within {real:.1f} % (bench/real_change.py; measured "
-            "once, not in this run)."
+            " What a straggler, rerouting, halved bandwidth or other boundaries do to the step "
+            f"time of real processes is predicted within {real:.1f} % (bench/real_change.py; "
+            "measured once, not in this run)."
         )
     return text
 
