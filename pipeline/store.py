@@ -158,8 +158,9 @@ class Store:
         self.terminate(run_id, status or worst)
 
     def terminate(self, run_id: str, status: str) -> None:
-        """End a run with a status."""
-        self.client.set_terminated(run_id, status=status)
+        """End a run with a status; one that has ended so already keeps its end."""
+        if self.client.get_run(run_id).info.status != status:
+            self.client.set_terminated(run_id, status=status)
 
     def fail(self, run_id: str, status: str, reason: str) -> None:
         """End a run that did not finish, with the reason as a tag."""

@@ -128,7 +128,9 @@ def test_sync_rebuilds_a_deleted_store(tracked, tmp_path: Path) -> None:
     report = sync(tracked)
     assert set(report["created"]) == {"make", "sum"}
     assert (tracked.root / "mlruns" / ".gitignore").exists()
+    ended = [run.info.end_time for run in tracked.runs("pipeline")]
     again = sync(tracked)
+    assert [run.info.end_time for run in tracked.runs("pipeline")] == ended
     assert again["created"] == []
     assert set(again["present"]) == {"make", "sum"}
     before = Toy(tmp_path / "old").runs("stage")
