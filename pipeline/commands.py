@@ -43,6 +43,7 @@ def main(
         lifetime.die_with_parent()
     environment.apply()
     environment.single_threaded()
+    environment.collect_rarely()
     if not arguments or arguments[0] in ("-h", "--help"):
         print(USAGE)
         return 0

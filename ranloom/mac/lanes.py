@@ -6,17 +6,13 @@ there are, and come back in the order of the tasks.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from ranloom.processes import cores
+
 T = TypeVar("T")
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run_lanes(tasks: Sequence[Callable[[], T]], workers: int | None = None) -> list[T]:

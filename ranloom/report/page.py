@@ -97,12 +97,10 @@ def write(
         headlines: numbers at the top.
         sections: the parts.
     """
-    images = {}
-    for section in sections:
-        for picture in section.pictures:
-            file = figures / f"{picture.name}.png"
-            style.save(picture.figure, file)
-            images[picture.name] = base64.b64encode(file.read_bytes()).decode("ascii")
+    pictures = [picture for section in sections for picture in section.pictures]
+    files = {picture.name: figures / f"{picture.name}.png" for picture in pictures}
+    style.save({files[picture.name]: picture.figure for picture in pictures})
+    images = {n: base64.b64encode(file.read_bytes()).decode("ascii") for n, file in files.items()}
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

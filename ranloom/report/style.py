@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+
+from ranloom.processes import cores, die_with_parent
 
 # Okabe and Ito's palette: told apart by colour-blind readers too.
 BLUE, ORANGE, GREEN, RED = "#0072b2", "#e69f00", "#009e73", "#d55e00"
@@ -106,7 +110,35 @@ def styled() -> Iterator[None]:
         yield
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a PNG that holds no time stamp or version, so that equal figures are equal files."""
+def save(figures: Mapping[Path, Figure]) -> None:
+    """Write figures as PNG files, on all cores.
+
+    Forked processes have the figures already, so none is sent to them.
+
+    Args:
+        figures: file to what it shows; each folder must be there.
+
+    Raises:
+        RuntimeError: a figure could not be drawn; its error is on stderr.
+    """
+    todo, lanes, parent = list(figures.items()), cores(), os.getpid()
+
+    def draw(lane: int) -> None:
+        die_with_parent(parent)
+        for path, figure in todo[lane::lanes]:
+            _print(figure, path)
+
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=draw, args=(i,), daemon=True) for i in range(lanes)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    if any(worker.exitcode for worker in workers):
+        raise RuntimeError("figures could not be drawn")
+
+
+def _print(figure: Figure, path: Path) -> None:
+    # No time stamp and no version, so that equal figures are equal files.
     figure.dpi = mpl.rcParams["savefig.dpi"]
     FigureCanvasAgg(figure).print_png(path, metadata={"Software": None})  # savefig lays out twice

@@ -49,6 +49,14 @@ def test_self_contained_and_escaped(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "line.png").stat().st_size > 500
 
 
+def test_a_figure_that_cannot_be_drawn_is_no_figure(tmp_path: Path) -> None:
+    bad = figure()
+    bad.axes[0].set_title("$\\nonsense{$")
+    with pytest.raises(RuntimeError, match="could not be drawn"):
+        style.save({tmp_path / "bad.png": bad, tmp_path / "good.png": figure()})
+    assert not (tmp_path / "bad.png").exists()
+
+
 def test_equal_input_gives_equal_files(tmp_path: Path) -> None:
     assert page(tmp_path / "a") == page(tmp_path / "b")
     assert (tmp_path / "a/line.png").read_bytes() == (tmp_path / "b/line.png").read_bytes()

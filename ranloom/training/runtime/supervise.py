@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -16,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ranloom.errors import InputError
+from ranloom.processes import die_with_parent, process_cpu_s
 
-_PR_SET_PDEATHSIG = 1
-_CPUCLOCK_SCHED = 2
 _PRELOAD = ["ranloom.training.runtime.preload"]
 _IMPORTER = os.getpid()
 """Process that imported this module: in a child, the server that it was forked from."""
@@ -139,31 +137,6 @@ def _leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def die_with_parent(parent: int) -> None:
-    """Have the kernel kill this process when its parent is gone (Linux).
-
-    Args:
-        parent: id of the process that started this one, known before: one that has ended by now
-            sends no signal, and whoever has adopted this process would be taken for it.
-    """
-    if sys.platform != "linux":
-        return
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)
-
-
-def process_cpu_s(pid: int) -> float:
-    """Processor time of a process so far, all its threads, 0 if it is gone.
-
-    The clock of another process (clock_getcpuclockid(3)) is not rounded to ticks of 10 ms.
-    """
-    try:
-        return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)
-    except OSError:
-        return 0.0
 
 
 def wait_for(condition: Callable[[], bool], timeout_s: float, pause_s: float = 0.02) -> bool:

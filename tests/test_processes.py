@@ -9,11 +9,11 @@ import time
 
 import pytest
 
-from ranloom.training.runtime.supervise import process_cpu_s
+from ranloom.processes import process_cpu_s
 
 SCRIPT = """
 import sys
-from ranloom.training.runtime.supervise import die_with_parent
+from ranloom.processes import die_with_parent
 
 die_with_parent(int(sys.argv[1]))
 print("lives")
