@@ -6,7 +6,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -19,13 +18,6 @@ from pipeline.runner import FAULTS_FILE
 
 _TERMINATE_GRACE_S = 10.0
 _PACKAGE_ROOT = Path(__file__).resolve().parent.parent
-# The kernel ends DVC together with the process that started it, whatever ends that. A stage
-# asks for the same of DVC, so a killed flow leaves nothing behind that writes into outs/.
-_LAUNCH = (
-    "import runpy, sys; from pipeline.lifetime import die_with_parent; "
-    "die_with_parent(int(sys.argv.pop(1))); "
-    "sys.argv[0] = 'dvc'; runpy.run_module('dvc', run_name='__main__')"
-)
 _BUSY = "is busy, it is being blocked by"
 """How DVC says that another of its processes holds an output."""
 
@@ -113,7 +105,9 @@ class Processes:
 def _start(root: Path, arguments: list[str], faults: str) -> subprocess.Popen[str]:
     path = os.pathsep.join(filter(None, [str(_PACKAGE_ROOT), os.environ.get("PYTHONPATH")]))
     return subprocess.Popen(
-        [sys.executable, "-c", _LAUNCH, str(os.getpid()), *dvc.ARGUMENTS, "repro", *arguments],
+        # A stage asks of DVC what DVC asks of the flow here: a flow that is killed leaves nothing
+        # behind that writes into outs/.
+        dvc.command("repro", *arguments, parent=os.getpid()),
         cwd=root,
         env={**dvc.variables(), "PYTHONPATH": path, FAULTS_FILE: faults, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,

@@ -13,8 +13,7 @@ from pathlib import Path
 from pipeline import environment
 from pipeline.runner import EXIT_BAD_INPUT, FAULTS_FILE
 
-ARGUMENTS = ("--wait-for-lock",)
-"""Options in front of every DVC command: wait for another DVC process instead of failing."""
+_WAITING = ("--wait-for-lock",)  # for another DVC process, instead of failing
 
 
 @dataclass(frozen=True)
@@ -30,9 +29,15 @@ class Outcome:
     faults: tuple[str, ...]
 
 
-def command(*arguments: str) -> list[str]:
-    """Command line of DVC in this Python environment; waits for other DVC processes."""
-    return [sys.executable, "-m", "dvc", *ARGUMENTS, *arguments]
+def command(*arguments: str, parent: int | None = None) -> list[str]:
+    """Command line of DVC in this Python environment; waits for other DVC processes.
+
+    Args:
+        arguments: those of DVC.
+        parent: id of the process with which DVC shall end, however that ends.
+    """
+    bound = [] if parent is None else ["--parent", str(parent)]
+    return [sys.executable, "-m", "pipeline.dvc_program", *bound, *_WAITING, *arguments]
 
 
 def variables() -> dict[str, str]:

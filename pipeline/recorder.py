@@ -123,6 +123,7 @@ def _record(
     run = advisory(lambda: projection.start(name, owner))
     if run is None:
         return
+    advisory(projection.read_ahead)
     while True:
         try:
             kind, *content = json.loads(messages.recv_bytes(_MESSAGE_BYTES))

@@ -116,6 +116,10 @@ class Projection:
                 return None
         return run
 
+    def read_ahead(self) -> None:
+        """Parse ``dvc.lock`` while the stage is at work: it is long."""
+        locked_entries(self.root)
+
     def stream(self, run: Run, values: Iterable[tuple[str, float, int, int]]) -> None:
         """Log live metrics; an execution that is logged already keeps those of its first time."""
         if run.info.status == "RUNNING":
