@@ -36,6 +36,7 @@ def main(root: Path, package: ModuleType, input_error: type[Exception]) -> None:
         input_error: what the library raises on bad input.
     """
     environment.apply()
+    environment.collect_rarely()
     application(root, discover(package), input_error)()
 
 

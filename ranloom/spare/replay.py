@@ -141,7 +141,7 @@ def replay(
     )
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _replay(
     start_slot: NDArray[np.int64],
     n_slots: NDArray[np.int64],

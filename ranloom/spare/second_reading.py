@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean
 
 from ranloom.gpu.card import Card
+from ranloom.mac.lanes import run_lanes
 from ranloom.spare.budget import Reservation
 from ranloom.spare.colocation import Colocation
 from ranloom.spare.mechanism import Mechanism
@@ -39,22 +41,27 @@ class Beside:
     seed: int
 
     def outcomes(self, colocation: Colocation, *, slot_bounded: bool = True) -> Outcomes:
-        """What a workload gets done beside each trace."""
-        return {
-            scenario: {
-                controller: [
-                    colocation.beside(
-                        colocation.on_device(trace, self.traced_on),
-                        self.mechanism_of(controller),
-                        seed=self.seed,
-                        slot_bounded=slot_bounded,
-                    )
-                    for trace in traces
-                ]
-                for controller, traces in controllers.items()
-            }
+        """What a workload gets done beside each trace, on all cores."""
+
+        def read(controller: str, trace: Reservation) -> Outcome:
+            return colocation.beside(
+                colocation.on_device(trace, self.traced_on),
+                self.mechanism_of(controller),
+                seed=self.seed,
+                slot_bounded=slot_bounded,
+            )
+
+        places = [
+            (scenario, controller, trace)
             for scenario, controllers in self.traces.items()
-        }
+            for controller, traces in controllers.items()
+            for trace in traces
+        ]
+        done = run_lanes([partial(read, controller, trace) for _, controller, trace in places])
+        found: dict[str, dict[str, list[Outcome]]] = {}
+        for (scenario, controller, _), outcome in zip(places, done, strict=True):
+            found.setdefault(scenario, {}).setdefault(controller, []).append(outcome)
+        return found
 
 
 def draw(

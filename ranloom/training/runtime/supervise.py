@@ -10,7 +10,8 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from multiprocessing.context import ForkServerProcess
+from multiprocessing import forkserver
+from multiprocessing.context import ForkServerContext, ForkServerProcess
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,21 @@ from ranloom.processes import die_with_parent, process_cpu_s
 _PRELOAD = ["ranloom.training.runtime.preload"]
 _IMPORTER = os.getpid()
 """Process that imported this module: in a child, the server that it was forked from."""
+
+
+def start_server() -> None:
+    """Let the server that children are forked from import torch while the caller does other work.
+
+    A run starts it otherwise, and waits.
+    """
+    _context()
+    forkserver.ensure_running()
+
+
+def _context() -> ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(_PRELOAD)
+    return context
 
 
 class Children:
@@ -34,8 +50,7 @@ class Children:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(_PRELOAD)
+        self._context = _context()
         self._running: dict[str, ForkServerProcess] = {}
 
     def __enter__(self) -> Children:
