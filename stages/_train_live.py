@@ -143,7 +143,7 @@ def measure_live(
     """
     setup = live_setup(params)
     tokens = float(setup.corpus().lengths.mean())
-    stream = StepStream(lambda name, v, step: outputs.live(f"live/{name}", v, step), tokens)
+    stream = StepStream(outputs.live, tokens)
     with (
         tempfile.TemporaryDirectory(prefix="ranloom-live-") as scratch,
         StepBar(params.live.steps) as bar,

@@ -169,3 +169,7 @@ def test_one_parent_with_a_child_for_each_stage(quick_chain, monkeypatch) -> Non
     assert {run.info.status for run in runs} == {"FINISHED"}
     assert sorted(run.data.tags["ranloom.stage"] for run in children) == sorted(REGISTRY)
     assert {run.data.tags["mlflow.parentRunId"] for run in children} == {parents[0].info.run_id}
+    trained = next(r for r in children if r.data.tags["ranloom.stage"] == "train_sites")
+    streamed = {name for name in trained.data.metrics if name.startswith("live/")}
+    assert {"live/loss", "live/tokens_per_s"} <= streamed
+    assert not [name for name in streamed if name.count("live/") > 1]
