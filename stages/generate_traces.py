@@ -6,26 +6,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import Field, PositiveFloat
+from typing import Any
 
 from pipeline.io import Inputs, Outputs
 from pipeline.stage import (
-    Column,
     Fault,
     Folder,
     FromParam,
     Plot,
     Result,
     Stage,
-    StageParams,
     Table,
 )
 from ranloom.errors import InputError
 from ranloom.mac import shared_gpu, tables
-from ranloom.mac.controllers.registry import ControllerSpec
-from ranloom.mac.controllers.weaver import WeaverParams
 from ranloom.mac.controllers.weaver_plus import WeaverPlusParams
 from ranloom.mac.experiment import REFERENCE, run_controllers
 from ranloom.mac.kpis import cell_kpis
@@ -37,120 +31,27 @@ from ranloom.mac.simulate import CellRun
 from ranloom.mac.sites import peak_overlap, peak_spare
 from ranloom.traffic import scenario as scenarios
 from ranloom.traffic.diurnal import HOURS, read_loads
-from ranloom.traffic.macro import MacroCell, macro
-from ranloom.traffic.scenario import Scenario, Source
-from stages._cell import CALIBRATED_INPUTS, Base, cell_config, check_cell, load_calibrated
-from stages._controllers import WeaverPlusTable
+from ranloom.traffic.macro import macro
+from ranloom.traffic.scenario import Scenario
+from stages._cell import CALIBRATED_INPUTS, cell_config, check_cell, load_calibrated
+from stages._traces_params import OfflineParams, Params
+from stages._traces_tables import (
+    CELLS,
+    DISTRIBUTIONS,
+    OFFLINE,
+    PERFORMANCE,
+    RESERVATIONS,
+    SCENARIOS,
+    SHARED_GPU,
+    TIMELINE,
+    UE_KPIS,
+    UE_RATES,
+)
 
 _STREAM = 30  # child of the seed that belongs to this stage
 MACRO = "macro"
 TIMELINES = ("scenario_2", "scenario_2_scaled")  # scenarios shown slot by slot, as in Fig. 10
 REPORTED = ("noctrl", "weaver")  # controllers whose runs of these are also written second by second
-
-
-class TableTenParams(StageParams):
-    """Scenario 1 or 2 of Table 10."""
-
-    duration_s: float = Field(ge=1, le=1e6, description="window, s")
-    load_factor: float = Field(gt=0, le=1e4, description="multiplies every UE's bytes")
-    uploaders: int = Field(ge=0, le=4, description="UEs that also send a large file")
-    sinr_offset_db: float = Field(ge=-60, le=60, description="added to every SINR sample, dB")
-
-
-class StressParams(StageParams):
-    """D-ITG stress of D.1.3."""
-
-    duration_s: float = Field(ge=1, le=1e6, description="window, s")
-    load_factor: float = Field(gt=0, le=1e4, description="multiplies every UE's bytes")
-    n_ue: int = Field(ge=1, le=4, description="UEs")
-    stagger_s: float = Field(ge=0, le=1e5, description="how much later each next burst starts, s")
-    sinr_offset_db: float = Field(ge=-60, le=60, description="added to every SINR sample, dB")
-
-
-class WidebandParams(StageParams):
-    """Large uploads on a wide carrier."""
-
-    duration_s: float = Field(ge=1, le=1e6, description="window, s")
-    load_factor: float = Field(gt=0, le=1e4, description="multiplies every UE's bytes")
-    n_ue: int = Field(ge=1, le=64, description="UEs")
-    n_prb: int = Field(ge=5, le=275, description="carrier width, PRBs")
-    sinr_offset_db: float = Field(ge=-60, le=60, description="added to every SINR sample, dB")
-
-
-class MacroParams(StageParams):
-    """Sites over a day; meaning of the cell's values in ``ranloom.traffic.scenario.MacroCell``."""
-
-    seconds_per_hour: int = Field(ge=1, le=3600, description="simulated seconds of each hour")
-    n_ue: int = Field(ge=1, le=64, description="UEs of a cell")
-    busy_hour_mbps: float = Field(gt=0, le=1e4, description="offered at load 1, Mbit/s")
-    file_bytes: int = Field(
-        ge=1, le=1_000_000_000_000, description="size of an uploaded file, bytes"
-    )
-    background_reports_per_s: float = Field(gt=0, le=1e4, description="reports of every UE")
-    sinr_mean_db: float = Field(ge=-20, le=60, description="mean SINR over UEs, dB")
-    sinr_spread_db: float = Field(ge=0, le=40, description="sd over UEs, dB")
-    sinr_std_db: float = Field(ge=0, le=40, description="sd over time, dB")
-    sinr_coherence_s: float = Field(gt=0, le=1e4, description="coherence time, s")
-    sinr_period_ms: int = Field(ge=1, le=10_000, description="grid of the channel, ms")
-
-    def cell(self) -> MacroCell:
-        """What every cell has in common."""
-        return MacroCell(**{k: v for k, v in vars(self).items() if k != "seconds_per_hour"})
-
-
-class OfflineParams(StageParams):
-    """The yardstick; meaning in ``ranloom.mac.offline``."""
-
-    delays_ms: list[PositiveFloat] = Field(
-        min_length=1, description="later than noctrl; metrics: the first"
-    )
-    mean_sm_pct: float = Field(ge=0, le=100, description="higher mean reservation than noctrl's")
-    steps: int = Field(ge=1, le=60, description="prices of a transition that are tried")
-    max_labels: int = Field(ge=2, le=100_000, description="labels of a tier; more: tighter bounds")
-
-
-class Params(StageParams):
-    """Parameters of ``generate_traces``."""
-
-    base: Base
-    source: Literal["generator", "tractor", "csv"] = Field(description="where traffic comes from")
-    source_path: str = Field(description="facts (YAML), TRACTOR folder, or CSV file or folder")
-    reading: Literal["cleaned", "as_published"] = Field(description="reading of the KPI logs")
-    csv_sinr_db: float = Field(ge=-20, le=60, description="SINR of a CSV source without channel")
-    diurnal_path: str = Field(description="load by hour and cell, CSV")
-    controllers: list[str] = Field(min_length=1, description="controllers of single cells")
-    macro_controllers: list[str] = Field(min_length=1, description="controllers of the sites")
-    demand: Literal["slot_total", "per_block"] = Field(description="demand of a slot")
-    hold_empty: bool = Field(description="noctrl keeps its reservation in empty slots")
-    constant_capped: bool = Field(description="const_<n> limits the PRBs to what n SMs decode")
-    weaver_plus: WeaverPlusTable
-    scenario_1: TableTenParams
-    scenario_2: TableTenParams
-    scenario_1_scaled: TableTenParams
-    scenario_2_scaled: TableTenParams
-    stress: StressParams
-    wideband: WidebandParams
-    macro: MacroParams
-    offline: OfflineParams
-    timeline_ul_slots: int = Field(ge=1, le=100_000, description="length of the timeline, UL slots")
-
-    def traffic(self, path: Path) -> Source:
-        """Source of the single-cell scenarios."""
-        return Source(self.source, path, self.reading, self.csv_sinr_db)
-
-    def specs(self, names: list[str], weaver: WeaverParams) -> list[ControllerSpec]:
-        """Controllers by name."""
-        return [
-            ControllerSpec(
-                name,
-                weaver=weaver,
-                weaver_plus=WeaverPlusParams(**vars(self.weaver_plus)),
-                demand=self.demand,
-                hold_empty=self.hold_empty,
-                constant_capped=self.constant_capped,
-            )
-            for name in names
-        ]
 
 
 def build_scenarios(
@@ -329,11 +230,6 @@ def check(params: Params, paths: Mapping[str, Path]) -> Iterator[Fault]:
         yield Fault(error.where, error.value, error.allowed)
 
 
-_SCENARIO = Column("scenario", "string", "name of the scenario")
-_CONTROLLER = Column("controller", "string", "name of the controller")
-_CELL = Column("cell", "int32", "cell of the scenario, from 0")
-_UE = Column("ue", "int32", "UE of the cell, from 0")
-
 STAGE = Stage(
     name="generate_traces",
     title="Reservations and deliveries of the uplink cell",
@@ -344,160 +240,17 @@ STAGE = Stage(
         "diurnal": FromParam("generate_traces.diurnal_path"),
     },
     outputs={
-        "reservations": Table(
-            "reservations.parquet",
-            "Reservation over time: one row per change, the first at slot 0",
-            (
-                _SCENARIO,
-                _CONTROLLER,
-                _CELL,
-                Column("slot", "int64", "effective slot, from the start of the scenario"),
-                Column("sm", "int16", "SMs reserved from that slot on"),
-                Column(
-                    "reason",
-                    "string",
-                    "what changed it: start, demand, ramp_up, fast_exit, ramp_down, safeguard, "
-                    "retransmission, plan, second_peak, deadline, credit",
-                ),
-                Column("passes", "int16", "PRB allocation passes of that slot"),
-                Column("lut_mcs", "float64", "average MCS of the table query; 0: none was made"),
-                Column("lut_prb", "int16", "PRBs of the table query; 0: none was made"),
-            ),
-        ),
-        "scenarios": Table(
-            "scenarios.parquet",
-            "Length and size of each scenario, needed to close its last interval",
-            (
-                _SCENARIO,
-                _CELL,
-                Column("slots", "int64", "slots simulated"),
-                Column("ul_slots", "int64", "uplink slots among them"),
-                Column("n_ue", "int32", "UEs"),
-                Column("sm_max", "int16", "SMs of the device"),
-                Column("slot_us", "int32", "length of a slot, us"),
-            ),
-        ),
-        "ue_kpis": Table(
-            "ue_kpis.parquet",
-            "Where every byte of a UE is at the end, and the figures of its packets",
-            (
-                _SCENARIO,
-                _CONTROLLER,
-                _CELL,
-                _UE,
-                Column("offered_bytes", "int64", "bytes that arrived"),
-                Column("delivered_bytes", "int64", "bytes of delivered packets"),
-                Column("queued_bytes", "int64", "bytes in the UE's buffer"),
-                Column("in_flight_bytes", "int64", "bytes in HARQ or in reassembly"),
-                Column("dropped_bytes", "int64", "bytes refused at the buffer limit"),
-                Column("lost_bytes", "int64", "bytes of packets lost on the air"),
-                Column("throughput_mbps", "float64", "delivered rate"),
-                Column("delay_mean_ms", "float64", "mean packet delay, 0 without any"),
-                Column("delay_p95_ms", "float64", "95th percentile of it"),
-                Column("jitter_ms", "float64", "mean difference of successive delays"),
-                Column("loss_pct", "float64", "packets dropped or lost"),
-            ),
-        ),
-        "ue_rates": Table(
-            "ue_rates.parquet",
-            "Uplink rate that the foreground (noctrl) leaves for a background upload",
-            (
-                _SCENARIO,
-                _CELL,
-                _UE,
-                Column("second", "int32", "second of the scenario"),
-                Column("capacity_mbps", "float64", "rate of this UE's upload if it were alone"),
-                Column("served_mbps", "float64", "foreground rate delivered for this UE"),
-            ),
-        ),
-        "cells": Table(
-            "cells.parquet",
-            "Each cell by hour; scenarios without hours have one row",
-            (
-                _SCENARIO,
-                _CONTROLLER,
-                _CELL,
-                Column("hour", "int16", "hour of the day; 0 where there are none"),
-                Column("mean_sm", "float64", "mean reservation over UL slots"),
-                Column("spare_pct", "float64", "SMs not reserved, per cent"),
-                Column("transitions", "int64", "changes of the reservation"),
-                Column("prb_used_pct", "float64", "PRBs used of those of all UL slots"),
-                Column("smu_pct", "float64", "SM time busy with decoding"),
-                Column("offered_mbps", "float64", "offered rate"),
-                Column("decode_starts", "int64", "decodes started"),
-            ),
-        ),
-        "performance": Table(
-            "performance.parquet",
-            "Measurements of each run under their names in 3GPP TS 28.552",
-            (
-                _SCENARIO,
-                _CONTROLLER,
-                _CELL,
-                Column("measurement", "string", "name in 28.552, or with the prefix X-RANLOOM"),
-                Column("ue", "int32", "UE of the cell; -1: the whole cell"),
-                Column("value", "float64", "value over the whole run"),
-                Column("unit", "string", "unit in 28.552"),
-            ),
-        ),
-        "offline": Table(
-            "offline.parquet",
-            "Reservations that no controller can beat: corners of mean reservation and transitions",
-            (
-                _SCENARIO,
-                Column("delay_ms", "float64", "by how much later than noctrl work may be decoded"),
-                Column("price_sm_slots", "float64", "of a transition, SM x UL slots"),
-                Column("mean_sm", "float64", "mean reservation over UL slots"),
-                Column("transitions", "int64", "changes of the reservation"),
-                Column("cost_lower", "float64", "no reservation has less SM x UL slots + price"),
-                Column("within", "bool", "the one with fewest transitions at the allowed mean"),
-            ),
-        ),
-        "shared_gpu": Table(
-            "shared_gpu.parquet",
-            "Sites 0 to n of the macro scenario on one GPU",
-            (
-                _CONTROLLER,
-                Column("sharing", "string", "summed: partitions side by side; pooled: one for all"),
-                Column("cells", "int16", "cells on the GPU"),
-                Column("mean_sm", "float64", "mean over UL slots"),
-                Column("p999_sm", "float64", "99.9th percentile"),
-                Column("peak_sm", "int32", "highest"),
-                Column("transitions", "int64", "changes of the total"),
-                Column("over_device_pct", "float64", "UL slots that ask for more than the device"),
-            ),
-        ),
-        "distributions": Table(
-            "distributions.parquet",
-            "Distributions of the scenarios that are shown slot by slot, noctrl and weaver",
-            (
-                _SCENARIO,
-                _CONTROLLER,
-                Column("kind", "string", "delay, margin, prb_mcs or harq_round"),
-                Column("ue", "int32", "UE of a delay; -1: the whole cell"),
-                Column("x", "float64", "delay in ms; margin in us; PRBs; round, 0: given up"),
-                Column("y", "float64", "MCS of prb_mcs, else 0"),
-                Column("share", "float64", "delay: of packets that are later; else of all"),
-            ),
-        ),
+        "reservations": RESERVATIONS,
+        "scenarios": SCENARIOS,
+        "ue_kpis": UE_KPIS,
+        "ue_rates": UE_RATES,
+        "cells": CELLS,
+        "performance": PERFORMANCE,
+        "offline": OFFLINE,
+        "shared_gpu": SHARED_GPU,
+        "distributions": DISTRIBUTIONS,
         "reports": Folder("reports", "runs second by second as JSON Lines in srsRAN's shape"),
-        "timeline": Table(
-            "timeline.parquet",
-            "Scenario 2 slot by slot, where noctrl changes most often (as Fig. 10)",
-            (
-                _SCENARIO,
-                _CONTROLLER,
-                _CELL,
-                Column("ul_slot", "int64", "uplink slot number"),
-                Column("slot", "int64", "absolute slot"),
-                Column("demand_sm", "int16", "SMs by one table query of the slot's PRBs"),
-                Column("demand_per_block_sm", "int16", "SMs summed over the slot's blocks"),
-                Column("reserved_sm", "int16", "SMs reserved"),
-                Column("n_prb", "int16", "PRBs granted, retransmissions included"),
-                Column("mcs_mean", "float64", "PRB-weighted average MCS, 0 without PRBs"),
-                Column("backlog_bytes", "int64", "reported and not scheduled before the slot"),
-            ),
-        ),
+        "timeline": TIMELINE,
     },
     run=run,
     headline=(
