@@ -83,6 +83,16 @@ def run_stages(root: Path, registry: Registry) -> str | None:
     faults = check(root, registry, InputError)
     if faults:
         raise dvc_process.BadInputError("; ".join(faults))
+    with tracking.rebuild(root):
+        _reproduce(root, registry)
+    parent = tracking.sync(root, registry).parent if tracking.enabled() else None
+    create_markdown_artifact(
+        summary(root, registry, parent), key="ranloom-headlines", description="headline numbers"
+    )
+    return parent
+
+
+def _reproduce(root: Path, registry: Registry) -> None:
     futures: dict[str, PrefectFuture[None]] = {}
     processes = dvc_process.Processes()
     try:
@@ -97,11 +107,6 @@ def run_stages(root: Path, registry: Registry) -> str | None:
             future.result()
     finally:  # a cancelled flow leaves no process behind
         processes.stop()
-    parent = tracking.sync(root, registry).parent if tracking.enabled() else None
-    create_markdown_artifact(
-        summary(root, registry, parent), key="ranloom-headlines", description="headline numbers"
-    )
-    return parent
 
 
 def summary(root: Path, registry: Registry, parent: str | None) -> str:

@@ -19,6 +19,7 @@ from rich.text import Text
 from pipeline import dvc, environment, params, runner, workspace
 from pipeline.check import check
 from pipeline.documents import flattened
+from pipeline.hold import held
 from pipeline.registry import MEASURED, METRICS, OUTS, Registry, discover
 from pipeline.store import MLFLOW_CLIENT, store_folder
 
@@ -132,14 +133,17 @@ def _run(
     preload.daemon = True
     preload.start()
     try:
-        outcome = dvc.repro(place, arguments)
+        with held(place):
+            outcome = dvc.repro(place, arguments)
     except KeyboardInterrupt:
+        _settle(place)
         return 130
     finally:
         preload.cancel()
     if outcome.code:
         for line in outcome.faults:  # once more, below what DVC said about them
             print(line, file=sys.stderr)
+        _settle(place)
         return outcome.code
     if _content(place / "dvc.lock") != before or not (store_folder(place) / "mlflow.db").exists():
         _project(place, registry)
@@ -152,6 +156,12 @@ def _preload() -> None:
 
     if tracking.enabled():
         importlib.import_module(MLFLOW_CLIENT)
+
+
+def _settle(place: Path) -> None:
+    from pipeline import tracking
+
+    tracking.settle(place)
 
 
 def _content(path: Path) -> bytes:

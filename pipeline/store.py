@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from filelock import BaseFileLock, FileLock
 
-from pipeline import environment
+from pipeline import environment, hold
 from pipeline.processes import Owner
 
 if TYPE_CHECKING:
@@ -24,6 +24,9 @@ MLFLOW_CLIENT = "mlflow.store.tracking.sqlalchemy_store"
 """The part of MLflow that a store needs; imported only where runs are tracked: it takes 2 s."""
 WORKSPACES = ".ranloom"
 """Folder of the workspaces of presets and sweeps."""
+
+WORKSPACE = "ranloom.workspace"
+"""Tag of a parent: the workspace that its stages were last run in."""
 
 _KIND = "custom_model_development"  # the page opens on the runs, not on traces of language models
 _BATCH = 1000  # MLflow's limit for one log_batch call
@@ -106,14 +109,17 @@ class Store:
             key: pipeline key.
             label: first part of the name of a new parent.
             tags: tags of a new parent.
-            reopen: set an existing parent back to RUNNING.
+            reopen: set an existing parent back to RUNNING, in the workspace of the tags.
         """
         runs = self._search(f"tags.`ranloom.pipeline` = '{key}'")
         if not runs:
             kind = {"ranloom.kind": "pipeline", "ranloom.pipeline": key}
             return self.create(f"{label}-{key[:8]}", {**kind, **tags})
-        if reopen and runs[0].info.status != "RUNNING":
-            self.client.update_run(runs[0].info.run_id, status="RUNNING")
+        if reopen:
+            if runs[0].info.status != "RUNNING":
+                self.client.update_run(runs[0].info.run_id, status="RUNNING")
+            if runs[0].data.tags.get(WORKSPACE) != tags[WORKSPACE]:
+                self.tag(runs[0].info.run_id, WORKSPACE, tags[WORKSPACE])
         return runs[0]
 
     def create(self, name: str, tags: Mapping[str, str]) -> Run:
@@ -121,7 +127,7 @@ class Store:
         return self.client.create_run(self.experiment_id, tags=dict(tags), run_name=name)
 
     def settle_dead(self) -> list[str]:
-        """Mark runs of dead processes KILLED, then end parents without a running stage.
+        """Mark runs of dead processes KILLED, then end parents that nobody works on.
 
         Returns:
             Ids of the stage runs marked.
@@ -135,27 +141,30 @@ class Store:
         for run in self._search(
             "tags.`ranloom.kind` = 'pipeline' and attributes.status = 'RUNNING'"
         ):
-            self._settle_parent(run.info.run_id)
+            self._settle_parent(run)
         return killed
 
     def close_parent(self, run_id: str, status: str | None = None) -> None:
-        """End a parent, unless one of its stages is running.
+        """End a parent, unless one of its stages is running or its workspace is held.
 
         Args:
             run_id: the parent.
             status: how it ended; by default as the worst of the last attempts of its stages.
         """
         with self.lock():
-            self._settle_parent(run_id, status)
+            self._settle_parent(self.client.get_run(run_id), status)
 
-    def _settle_parent(self, run_id: str, status: str | None = None) -> None:
+    def _settle_parent(self, parent: Run, status: str | None = None) -> None:
+        workspace = parent.data.tags.get(WORKSPACE)
+        if workspace is not None and hold.is_held(Path(workspace)):
+            return
         last: dict[str, str] = {}
-        for child in self._children(run_id):  # newest first
+        for child in self._children(parent.info.run_id):  # newest first
             last.setdefault(child.data.tags["ranloom.stage"], child.info.status)
         if "RUNNING" in last.values():
             return
         worst = next((s for s in ("FAILED", "KILLED") if s in last.values()), "FINISHED")
-        self.terminate(run_id, status or worst)
+        self.terminate(parent.info.run_id, status or worst)
 
     def terminate(self, run_id: str, status: str) -> None:
         """End a run with a status; one that has ended so already keeps its end."""

@@ -12,7 +12,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -27,9 +28,10 @@ from pipeline.fingerprint import (
     path_hash,
     pipeline_key,
 )
+from pipeline.hold import held
 from pipeline.processes import Owner
 from pipeline.run_content import log_content, log_execution, log_params, logged_metrics
-from pipeline.store import WORKSPACES, Store
+from pipeline.store import WORKSPACE, WORKSPACES, Store, store_folder
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -70,6 +72,32 @@ class SyncReport:
 def sync(root: Path, stages: Mapping[str, Stage]) -> SyncReport:
     """Bring the store in line with ``dvc.lock`` and the outs of a workspace."""
     return Projection(root, stages).sync()
+
+
+def settle(root: Path) -> None:
+    """End the parent run of a rebuild that has stopped without a result to sync."""
+
+    def work() -> None:
+        store = Store.open(root)
+        with store.lock():
+            store.settle_dead()
+
+    if enabled() and (store_folder(root) / "mlflow.db").exists():
+        advisory(work)
+
+
+@contextmanager
+def rebuild(root: Path) -> Iterator[None]:
+    """Keep the parent run of a workspace RUNNING from stage to stage.
+
+    After a rebuild that has succeeded `sync` ends it; one that stops by an exception ends it here.
+    """
+    try:
+        with held(root):
+            yield
+    except BaseException:
+        settle(root)
+        raise
 
 
 class Projection:
@@ -209,7 +237,7 @@ class Projection:
             self.store.log_latest(parent_id, {f"{name}.{k}": v for k, v in headline.items()})
 
     def close_parent(self) -> None:
-        """End the parent unless another of its stages is still running."""
+        """End the parent unless another of its stages runs or a rebuild goes on to the next."""
         if self.parent is not None:
             self.store.close_parent(self.parent.info.run_id)
 
@@ -233,7 +261,7 @@ class Projection:
     def _parent(self, key: str, entries: Mapping[str, Entry], *, reopen: bool) -> Run:
         """The parent; a new one carries the parameters of all stages, so that two compare."""
         tags = {
-            "ranloom.workspace": str(self.root),
+            WORKSPACE: str(self.root),
             "mlflow.source.name": str(self.root),
             **self._git_tags,
         }

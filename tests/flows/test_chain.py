@@ -80,6 +80,27 @@ def test_flow_runs_streams_and_summarises(toy, toy_flow) -> None:
 
 
 @pytest.mark.usefixtures("prefect_server")
+@pytest.mark.parametrize(("behave", "end"), [("well", "FINISHED"), ("fail", "FAILED")])
+def test_the_parent_runs_until_the_flow_ends(
+    toy, toy_flow, monkeypatch: pytest.MonkeyPatch, behave: str, end: str
+) -> None:
+    toy.set_param("sum.behave", behave)
+    seen = []
+    repro = dvc_process.Processes.repro
+
+    def looked_at(*arguments) -> None:
+        try:
+            repro(*arguments)
+        finally:
+            seen.extend(parent.info.status for parent in toy.runs("pipeline"))
+
+    monkeypatch.setattr(dvc_process.Processes, "repro", looked_at)
+    toy_flow(return_state=True)
+    assert seen == ["RUNNING", "RUNNING"]  # after each of the two stages
+    assert [parent.info.status for parent in toy.runs("pipeline")] == [end]
+
+
+@pytest.mark.usefixtures("prefect_server")
 @pytest.mark.parametrize(
     ("behave", "line"),
     [

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from pipeline import cli, dvc, tracking
+from pipeline.hold import is_held
 from ranloom.errors import InputError
 from tests.pipeline.workbench import CLI, wait_until
 
@@ -115,6 +116,30 @@ def test_failures_keep_their_exit_code(ranloom, monkeypatch, outcome, code, said
     done = ranloom("run")
     assert (done.exit_code, done.stderr) == (code, said)
     assert "Up to date" not in done.stdout
+
+
+@pytest.mark.parametrize("ended", [0, 255, None])
+def test_the_parent_is_open_while_dvc_works_and_ended_then(
+    ranloom, built, monkeypatch, ended
+) -> None:
+    calls = []
+
+    def repro(place, _):
+        calls.append(("repro", is_held(place)))
+        if ended is None:
+            raise KeyboardInterrupt
+        (place / "dvc.lock").write_text("changed")
+        return dvc.Outcome(ended, ())
+
+    report = tracking.SyncReport((), (), {}, (), None)
+    monkeypatch.setenv("RANLOOM_TRACKING", "on")
+    monkeypatch.setattr(dvc, "repro", repro)
+    monkeypatch.setattr(tracking, "settle", lambda place: calls.append(("settle", is_held(place))))
+    monkeypatch.setattr(
+        tracking, "sync", lambda place, _: calls.append(("sync", is_held(place))) or report
+    )
+    assert ranloom("run").exit_code == (130 if ended is None else ended)
+    assert calls == [("repro", True), ("settle" if ended != 0 else "sync", False)]
 
 
 @pytest.mark.parametrize(("skipped", "code"), [({}, 0), ({"total": "it has not run"}, 1)])

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from pipeline.fingerprint import Pipeline, fingerprint, locked_entries
+from pipeline.hold import held
 from pipeline.processes import Owner
 from pipeline.recorder import stage_run
 from pipeline.store import store_folder
+from pipeline.tracking import rebuild
 from tests.pipeline.conftest import Toy
 from tests.pipeline.toy_chain import STAGES
 
@@ -263,4 +265,38 @@ def test_a_parent_ends_as_the_worst_of_its_stages(toy) -> None:
     again = store.create("make", {**tags, "ranloom.stage": "make"}).info.run_id
     store.terminate(again, "FINISHED")
     store.close_parent(parent)
+    assert store.client.get_run(parent).info.status == "FINISHED"
+
+
+def test_a_parent_is_open_as_long_as_its_workspace_is_rebuilt(tracked, tmp_path: Path) -> None:
+    """Also where another workspace executed the same before, and while somebody else syncs."""
+    (parent,) = tracked.runs("pipeline")
+
+    def status() -> str:
+        return tracked.store().client.get_run(parent.info.run_id).info.status
+
+    tracked.store().tag(parent.info.run_id, "ranloom.workspace", str(tmp_path / "elsewhere"))
+    (tracked.root / "outs" / "sum" / "metrics.json").unlink()
+    with held(tracked.root):
+        tracked.repro()
+        assert status() == "RUNNING"
+        sync(tracked)
+        assert status() == "RUNNING"
+    sync(tracked)
+    assert status() == "FINISHED"
+
+
+def test_a_rebuild_that_stops_ends_the_parent(toy) -> None:
+    store = toy.store()
+    tags = {"ranloom.kind": "pipeline", "ranloom.workspace": str(toy.root)}
+    parent = store.create("chain", tags).info.run_id
+
+    @rebuild(toy.root)
+    def work() -> None:
+        store.close_parent(parent)
+        assert store.client.get_run(parent).info.status == "RUNNING"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
     assert store.client.get_run(parent).info.status == "FINISHED"
