@@ -102,19 +102,19 @@ class Store:
         usable = [r for r in runs if r.info.status in ("FINISHED", "RUNNING")]
         return min(usable, key=lambda r: r.info.status, default=None)
 
-    def parent(self, key: str, label: str, tags: Mapping[str, str], *, reopen: bool) -> Run:
+    def parent(self, key: str, name: str, tags: Mapping[str, str], *, reopen: bool) -> Run:
         """Get or create the parent run of a pipeline key.
 
         Args:
             key: pipeline key.
-            label: first part of the name of a new parent.
+            name: name of a new parent.
             tags: tags of a new parent.
             reopen: set an existing parent back to RUNNING, in the workspace of the tags.
         """
         runs = self._search(f"tags.`ranloom.pipeline` = '{key}'")
         if not runs:
             kind = {"ranloom.kind": "pipeline", "ranloom.pipeline": key}
-            return self.create(f"{label}-{key[:8]}", {**kind, **tags})
+            return self.create(name, {**kind, **tags})
         if reopen:
             if runs[0].info.status != "RUNNING":
                 self.client.update_run(runs[0].info.run_id, status="RUNNING")

@@ -19,6 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from pipeline import workspace
 from pipeline.fingerprint import (
     Entry,
     Pipeline,
@@ -265,13 +266,19 @@ class Projection:
             "mlflow.source.name": str(self.root),
             **self._git_tags,
         }
-        in_workspace = self.root.parent.name == WORKSPACES
-        label = os.environ.get("DVC_EXP_NAME") or (self.root.name if in_workspace else "chain")
-        parent = self.store.parent(key, label, tags, reopen=reopen)
+        parent = self.store.parent(key, self._parent_name(key), tags, reopen=reopen)
         if not parent.data.params:
             everything = {k: v for entry in entries.values() for k, v in entry.params.items()}
             log_params(self.store, parent.info.run_id, everything)
         return parent
+
+    def _parent_name(self, key: str) -> str:
+        """What was overridden, else what the chain is of and the head of its key."""
+        experiment = os.environ.get("DVC_EXP_NAME")
+        if experiment is None and (title := workspace.title(self.root)):
+            return title
+        in_workspace = self.root.parent.name == WORKSPACES
+        return f"{experiment or (self.root.name if in_workspace else 'chain')}-{key[:8]}"
 
     def _is_current(self, name: str, entry: Entry, just_ran: bool) -> bool:
         if just_ran:

@@ -25,6 +25,10 @@ from pipeline.stage import UNKNOWN, Fault, FromParam
 from pipeline.store import WORKSPACES
 
 PRESETS = "presets"
+TITLE = ".title"
+"""File of a workspace with overrides: what it is, for people; the name of its folder is a hash."""
+
+_TITLE_LENGTH = 200  # MLflow takes names of runs up to 250 characters
 
 _OWN = frozenset({OUTS, params.PARAMS, "dvc.yaml", "dvc.lock", "build"})
 
@@ -66,7 +70,15 @@ def place(
     shutil.copyfile(root / ".dvcignore", target / ".dvcignore")
     (target / ".dvc").mkdir(exist_ok=True)
     _write(target / ".dvc" / "config", _dvc_config(root))
+    if overrides:
+        _write(target / TITLE, _title(preset, overrides))
     return target
+
+
+def title(root: Path) -> str | None:
+    """Preset and overrides of a workspace, for people; ``None`` where nothing is overridden."""
+    path = root / TITLE
+    return path.read_text(encoding="utf-8") if path.exists() else None
 
 
 def presets(root: Path) -> list[str]:
@@ -79,6 +91,12 @@ def _name(preset: str | None, overrides: Mapping[str, Any]) -> str:
         return preset or ""
     text = json.dumps(dict(overrides), sort_keys=True, default=str)
     return f"{preset or 'main'}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+def _title(preset: str | None, overrides: Mapping[str, Any]) -> str:
+    text = ", ".join(f"{key}={overrides[key]}" for key in sorted(overrides))
+    whole = f"{preset or 'main'}: {text}"
+    return whole if len(whole) <= _TITLE_LENGTH else whole[: _TITLE_LENGTH - 1] + "…"
 
 
 def _overlaid(root: Path, preset: str | None, overrides: Mapping[str, Any]) -> Any:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import workspace
 from pipeline.fingerprint import Pipeline, fingerprint, locked_entries
 from pipeline.hold import held
 from pipeline.processes import Owner
@@ -300,3 +301,18 @@ def test_a_rebuild_that_stops_ends_the_parent(toy) -> None:
     with pytest.raises(KeyboardInterrupt):
         work()
     assert store.client.get_run(parent).info.status == "FINISHED"
+
+
+def test_a_parent_is_named_by_what_was_overridden_and_keeps_the_hash_as_a_tag(
+    tracked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DVC_EXP_NAME", raising=False)
+    (known,) = tracked.runs("pipeline")
+    key = known.data.tags["ranloom.pipeline"]
+    assert known.info.run_name == f"chain-{key[:8]}"
+    tracked.store().client.delete_run(known.info.run_id)
+    (tracked.root / workspace.TITLE).write_text("quick: sum.factor=2.0")
+    sync(tracked)
+    (named,) = tracked.runs("pipeline")
+    assert named.info.run_name == "quick: sum.factor=2.0"
+    assert named.data.tags["ranloom.pipeline"] == key

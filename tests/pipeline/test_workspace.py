@@ -79,6 +79,19 @@ def test_overrides_go_over_the_preset(tree) -> None:
     assert params(named)["size"] == 5
 
 
+def test_overrides_are_told_in_words(tree) -> None:
+    """The folder's name is a hash; the parent run in MLflow is named by this."""
+    place = workspace.place(tree, REGISTRY, "small", {"one.size": 3, "one.path": "data/in.txt"})
+    assert workspace.title(place) == "small: one.path=data/in.txt, one.size=3"
+    assert workspace.title(workspace.place(tree, REGISTRY, None, {"one.size": 3})) == (
+        "main: one.size=3"
+    )
+    assert workspace.title(workspace.place(tree, REGISTRY, "small", {})) is None
+    digits = "1" * 300
+    long = workspace.place(tree, REGISTRY, None, {"one.size": int(digits)})
+    assert workspace.title(long) == f"main: one.size={digits}"[:199] + "…"
+
+
 @pytest.mark.parametrize(
     ("preset", "overrides", "line"),
     [
