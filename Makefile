@@ -43,11 +43,13 @@ lint: $(STAMP)  ## linters, types, import contracts
 	$(BIN)/lint-imports --no-logo
 
 ui: $(STAMP)  ## MLflow on 127.0.0.1:5055
+	@$(BIN)/python -m pipeline.port ui PORT_UI $(PORT_UI)
 	$(BIN)/mlflow server --host 127.0.0.1 --port $(PORT_UI) --workers 1 \
 	  --backend-store-uri "sqlite:///$(CURDIR)/mlruns/mlflow.db" \
 	  --artifacts-destination "$(CURDIR)/mlruns/artifacts"
 
 server: $(STAMP)  ## Prefect server on 127.0.0.1:4299
+	@$(BIN)/python -m pipeline.port server PORT_PREFECT $(PORT_PREFECT)
 	$(BIN)/prefect server start --host 127.0.0.1 --port $(PORT_PREFECT)
 
 server worker deploy trigger: export PREFECT_API_URL := $(PREFECT_API)
