@@ -95,6 +95,20 @@ def test_experiments_set_parameters(built) -> None:
     assert '"factor"' not in built.dvc("metrics", "show").stdout
 
 
+def test_an_experiment_with_an_unknown_key_changes_nothing(built) -> None:
+    """DVC refuses it before anything of ours runs; what it proposes instead, `check` refuses."""
+    before = built.outs()
+    done = built.dvc("exp", "run", "-S", "total.facter=5", code=255)
+    assert "Could not override 'total.facter'" in done.stderr  # README quotes it
+    assert built.run("git", "status", "--porcelain").stdout == ""
+    for key, right in (("base.sed", "seed"), ("total.facter", "factor")):
+        built.dvc("exp", "run", "--quiet", "-S", f"+{key}=5", code=None)
+        (line,) = built.stages("check", code=2).stderr.splitlines()
+        assert line == f"params.yaml: {key}: unknown key; did you mean {right!r}?"
+        built.run("git", "checkout", "-q", "params.yaml")
+    assert built.outs() == before
+
+
 def test_plots_and_metrics_are_known_to_dvc(built) -> None:
     shown = built.dvc("metrics", "show").stdout
     assert "outs/total/measured/metrics.json" in shown
