@@ -6,8 +6,10 @@ import json
 import os
 import signal
 import sys
+import time
 
 import pytest
+import zc.lockfile
 from typer.testing import CliRunner
 
 from pipeline import cli, dvc, tracking
@@ -66,6 +68,26 @@ def test_of_two_runs_at_once_the_second_says_so_and_both_end_well(project) -> No
     assert {"draw/metrics.json", "total/metrics.json"} <= made.keys()
     assert "Running stage" not in project.ranloom("run").stdout
     assert project.outs() == made
+
+
+def test_a_run_waits_for_the_records_of_dvc(built) -> None:
+    """As docs/pipeline.md promises; DVC by itself gives up after 3 s."""
+    built.set("total.factor", 3)
+    lock = zc.lockfile.LockFile(str(built.root / ".dvc" / "tmp" / "lock"))
+    run = built.start(sys.executable, "-c", CLI, "run")
+    try:
+        given_up_s = time.monotonic() + 8
+        while run.poll() is None and time.monotonic() < given_up_s:
+            time.sleep(0.1)
+        waited = run.poll() is None
+        lock.close()
+        assert run.wait(120) == 0
+        assert waited
+    finally:
+        if run.poll() is None:
+            os.killpg(run.pid, signal.SIGKILL)
+            run.wait()
+    assert "Running stage" not in built.ranloom("run").stdout
 
 
 def test_the_report_is_pointed_to_where_there_is_one(built, toy_registry, capsys) -> None:
