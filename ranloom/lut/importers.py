@@ -19,8 +19,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ranloom.commented_csv import header_names
 from ranloom.errors import InputError
-from ranloom.lut.measurements import Measurements, from_cells, header_names, read_measurements
+from ranloom.lut.measurements import Measurements, from_cells, read_measurements
 from ranloom.nr.mcs import mcs_table
 from ranloom.nr.tbs import tbs_table
 

@@ -6,7 +6,6 @@ MCS, PRB and SM count. The rows need not cover a grid.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from ranloom.commented_csv import read_commented_csv
 from ranloom.errors import InputError
 
 COLUMNS = ("mcs", "prb", "sm", "p50_us", "p99_us", "trials")
@@ -72,11 +72,6 @@ def write_measurements(path: Path, measurements: Measurements) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def header_names(line: str) -> list[str]:
-    """Column names of a header line, without spaces and in lower case."""
-    return [name.strip().strip('"').lower() for name in line.split(",")]
-
-
 def read_measurements(path: Path) -> Measurements:
     """Read a profile file; column ``trials`` may be missing, further columns are ignored.
 
@@ -84,21 +79,8 @@ def read_measurements(path: Path) -> Measurements:
         InputError: a column or number is missing or unusable; a cell comes twice with different
             latencies; the latencies are not in microseconds; there is no row.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError:
-        raise InputError(str(path), "no such file", "allowed: a latency profile (CSV)") from None
-    except UnicodeDecodeError:
-        raise InputError(str(path), "binary data", "allowed: a latency profile (CSV)") from None
-    comments = [line[1:].strip() for line in text.splitlines() if line.startswith("#")]
-    how = dict(pair for c in comments if len(pair := [p.strip() for p in c.split(":", 1)]) == 2)
-    rows = csv.DictReader(
-        (n for n in text.splitlines() if n.strip() and not n.startswith("#")),
-        skipinitialspace=True,
-    )
-    if rows.fieldnames:
-        rows.fieldnames = header_names(",".join(rows.fieldnames))
-    names = rows.fieldnames or ()
+    table = read_commented_csv(path, "a latency profile")
+    names = table.columns
     for name in ("p50_us", "p99_us"):
         other = [n for n in names if n.startswith(name[:3]) and n != name]
         if name not in names and other:
@@ -107,7 +89,7 @@ def read_measurements(path: Path) -> Measurements:
     if missing:
         raise InputError(str(path), missing, f"needed columns: {', '.join(COLUMNS[:-1])}")
     cells: dict[tuple[int, int, int], tuple[float, float, int]] = {}
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(table.rows, start=1):
         where = f"{path} (data row {number})"
         try:
             key = int(row["mcs"]), int(row["prb"]), int(row["sm"])
@@ -130,8 +112,8 @@ def read_measurements(path: Path) -> Measurements:
         raise InputError(
             f"{path}: p99_us", longest, "allowed: microseconds; these look like milliseconds"
         )
-    own = how.pop("provenance", "") == "measured"
-    return from_cells(cells, "measured" if own else "imported", how)
+    own = table.how.pop("provenance", "") == "measured"
+    return from_cells(cells, "measured" if own else "imported", table.how)
 
 
 def from_cells(

@@ -6,7 +6,6 @@ model, layer (``embedding``, ``block``, ``head``), micro-batch and sequence, in 
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ranloom.commented_csv import read_commented_csv
 from ranloom.errors import InputError
 from ranloom.training.costs import LayerCosts
 from ranloom.training.model_shapes import SHAPES, ModelShape
@@ -142,29 +142,17 @@ def read_profile(path: Path) -> LayerProfile:
         InputError: a column or number is missing or unusable; a model or layer is unknown; a row
             comes twice with different times; the times are not in milliseconds; there is no row.
     """
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError:
-        raise InputError(str(path), "no such file", "allowed: a layer profile (CSV)") from None
-    except UnicodeDecodeError:
-        raise InputError(str(path), "binary data", "allowed: a layer profile (CSV)") from None
-    comments = [line[1:] for line in text.splitlines() if line.startswith("#")]
-    how = dict(pair for c in comments if len(pair := [p.strip() for p in c.split(":", 1)]) == 2)
-    rows = csv.DictReader(
-        (line for line in text.splitlines() if line.strip() and not line.startswith("#")),
-        skipinitialspace=True,
-    )
-    rows.fieldnames = [name.strip().lower() for name in rows.fieldnames or ()]
-    _check_columns(path, rows.fieldnames)
+    table = read_commented_csv(path, "a layer profile")
+    _check_columns(path, table.columns)
     times: dict[Key, Times] = {}
-    for number, row in enumerate(rows, start=1):
+    for number, row in enumerate(table.rows, start=1):
         where = f"{path} (data row {number})"
         key, found = _row(where, row)
         if times.setdefault(key, found) != found:
             raise InputError(f"{where}: {', '.join(KEYS)}", key, "allowed: each once, or alike")
     if not times:
         raise InputError(str(path), "no data row", "needed: at least one layer")
-    return LayerProfile(times, str(path), how)
+    return LayerProfile(times, str(path), table.how)
 
 
 def _check_columns(path: Path, names: Iterable[str]) -> None:
