@@ -136,7 +136,7 @@ class Store:
         for run in self._search("tags.`ranloom.kind` = 'stage' and attributes.status = 'RUNNING'"):
             owner = Owner.from_tags(run.data.tags)
             if owner is not None and owner.is_dead():
-                self.terminate(run.info.run_id, "KILLED")
+                self.terminate(run, "KILLED")
                 killed.append(run.info.run_id)
         for run in self._search(
             "tags.`ranloom.kind` = 'pipeline' and attributes.status = 'RUNNING'"
@@ -164,17 +164,17 @@ class Store:
         if "RUNNING" in last.values():
             return
         worst = next((s for s in ("FAILED", "KILLED") if s in last.values()), "FINISHED")
-        self.terminate(parent.info.run_id, status or worst)
+        self.terminate(parent, status or worst)
 
-    def terminate(self, run_id: str, status: str) -> None:
-        """End a run with a status; one that has ended so already keeps its end."""
-        if self.client.get_run(run_id).info.status != status:
-            self.client.set_terminated(run_id, status=status)
+    def terminate(self, run: Run, status: str) -> None:
+        """End a run with a status; one that had ended so when it was looked up keeps its end."""
+        if run.info.status != status:
+            self.client.set_terminated(run.info.run_id, status=status)
 
-    def fail(self, run_id: str, status: str, reason: str) -> None:
+    def fail(self, run: Run, status: str, reason: str) -> None:
         """End a run that did not finish, with the reason as a tag."""
-        self.tag(run_id, "ranloom.error", reason[:5000])
-        self.terminate(run_id, status)
+        self.tag(run.info.run_id, "ranloom.error", reason[:5000])
+        self.terminate(run, status)
 
     def tag(self, run_id: str, key: str, value: str) -> None:
         """Set one tag."""

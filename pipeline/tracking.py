@@ -158,14 +158,14 @@ class Projection:
         """Log the finished stage from its outs, unless it is a forced repetition."""
         if run.info.status == "RUNNING":
             self.log_stage(run.info.run_id, name)
-            self.store.terminate(run.info.run_id, "FINISHED")
+            self.store.terminate(run, "FINISHED")
             self.update_parent(started={name: self.pipeline.live(name)})
         self.close_parent()
 
     def fail(self, run: Run, status: str, reason: str) -> None:
         """End the run of a stage that gave no result, with the reason."""
         if run.info.status == "RUNNING":
-            self.store.fail(run.info.run_id, status, reason)
+            self.store.fail(run, status, reason)
         self.close_parent()
 
     def sync(self) -> SyncReport:
@@ -196,7 +196,7 @@ class Projection:
                 run = self._create(name, locked[name], parent, Owner.current())
                 log_execution(self.store, run.info.run_id, locked[name])
                 self.log_stage(run.info.run_id, name)
-                self.store.terminate(run.info.run_id, "FINISHED")
+                self.store.terminate(run, "FINISHED")
                 created.append(name)
         if parent is not None:
             self.update_parent(started={})

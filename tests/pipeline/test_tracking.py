@@ -256,14 +256,14 @@ def test_a_parent_ends_as_the_worst_of_its_stages(toy) -> None:
     store = toy.store()
     parent = store.create("chain", {"ranloom.kind": "pipeline"}).info.run_id
     tags = {"mlflow.parentRunId": parent, "ranloom.kind": "stage"}
-    a, b = (store.create(n, {**tags, "ranloom.stage": n}).info.run_id for n in ("make", "sum"))
+    a, b = (store.create(n, {**tags, "ranloom.stage": n}) for n in ("make", "sum"))
     store.fail(a, "FAILED", "broke")
     store.close_parent(parent)
     assert store.client.get_run(parent).info.status == "RUNNING"
     store.terminate(b, "FINISHED")
     store.close_parent(parent)
     assert store.client.get_run(parent).info.status == "FAILED"
-    again = store.create("make", {**tags, "ranloom.stage": "make"}).info.run_id
+    again = store.create("make", {**tags, "ranloom.stage": "make"})
     store.terminate(again, "FINISHED")
     store.close_parent(parent)
     assert store.client.get_run(parent).info.status == "FINISHED"
