@@ -106,11 +106,15 @@ def toy_template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def toy(toy_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     """A fresh toy project with an empty store."""
+    return copied(toy_template, tmp_path, monkeypatch)
+
+
+def copied(template: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
+    """A copy of a toy project whose runs are tracked in its own store."""
     for name in ("RANLOOM_STORE", "RANLOOM_TRACKING"):
         monkeypatch.delenv(name, raising=False)
-    root = tmp_path / "toy"
-    shutil.copytree(toy_template, root)
-    return Toy(root)
+    shutil.copytree(template, folder / "toy")
+    return Toy(folder / "toy")
 
 
 @pytest.fixture(scope="session")
@@ -125,11 +129,7 @@ def tracked_template(toy_template: Path, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def tracked(tracked_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toy:
     """A copy of it; only its runs' artifacts stay in the folder of the template."""
-    for name in ("RANLOOM_STORE", "RANLOOM_TRACKING"):
-        monkeypatch.delenv(name, raising=False)
-    root = tmp_path / "toy"
-    shutil.copytree(tracked_template, root)
-    return Toy(root)
+    return copied(tracked_template, tmp_path, monkeypatch)
 
 
 @pytest.fixture(scope="session")
