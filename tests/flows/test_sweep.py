@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from flows import dvc_process, sweep
+from flows import sweep
 from pipeline import params as parameters
+from tests.flows.conftest import StandIns
 
 
 def test_points_cover_the_grid() -> None:
@@ -50,22 +51,9 @@ def test_only_metrics_that_are_asked_for_are_answers(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_a_failed_point_does_not_lose_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_point_does_not_lose_the_others(tmp_path: Path, stand_ins: StandIns) -> None:
     done: list[dict] = []
-
-    def place(root, registry, preset, overrides):
-        done.append(overrides)
-        if overrides["a.x"] == 2:
-            raise dvc_process.StageFailedError("this point fails")
-        return tmp_path
-
-    monkeypatch.setenv("RANLOOM_TRACKING", "off")
-    monkeypatch.setattr(sweep.workspace, "place", place)
-    monkeypatch.setattr(sweep, "check", lambda *_: [])
-    monkeypatch.setattr(sweep.dvc_process.Processes, "repro", lambda *_: None)
-    monkeypatch.setattr(sweep, "headline", lambda *_: [("s", "m", 1.5)])
+    stand_ins(done.append)
     state = sweep.sweep({"a.x": [1, 2, 3]}, preset=None, root=tmp_path, return_state=True)
     assert sorted(o["a.x"] for o in done) == [1, 2, 3]
     assert state.is_failed()

@@ -7,30 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from flows import dvc_process, sweep
+from flows import sweep
 from ranloom.errors import InputError
+from tests.flows.conftest import StandIns
 
 
 @pytest.mark.usefixtures("prefect_server")
-def test_points_run_on_the_workers_of_a_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_points_run_on_the_workers_of_a_cluster(tmp_path: Path, stand_ins: StandIns) -> None:
     pytest.importorskip("prefect_dask", reason="needs the extra: pip install -e .[dask]")
     from distributed import LocalCluster, get_worker
 
     workers: dict[int, str] = {}
 
-    def place(root, registry, preset, overrides):
+    def note_worker(overrides: dict) -> None:
         workers[overrides["a.x"]] = get_worker().address  # a ValueError outside of a worker
-        if overrides["a.x"] == 2:
-            raise dvc_process.StageFailedError("this point fails")
-        return tmp_path
 
-    monkeypatch.setenv("RANLOOM_TRACKING", "off")
-    monkeypatch.setattr(sweep.workspace, "place", place)
-    monkeypatch.setattr(sweep, "check", lambda *_: [])
-    monkeypatch.setattr(sweep.dvc_process.Processes, "repro", lambda *_: None)
-    monkeypatch.setattr(sweep, "headline", lambda *_: [("s", "m", 1.5)])
+    stand_ins(note_worker)
     # workers in this process, so that they see what is set above; tasks travel by TCP all the same
     with LocalCluster(
         n_workers=2,
