@@ -47,7 +47,9 @@ def main() -> None:
     best = (np.inf, 0.0)
     for share in SHARES:
         assumptions = replace(both(params)[RECONCILED], hidden_share=float(share))
-        ((experiment, done),) = compare(params, assumptions, sites)
+        ((experiment, done),) = compare(
+            params, assumptions, sites, params.sim.models, params.sim.systems
+        )
         rows = scale(params, assumptions, sites)
         typical = next(
             row["tokens_per_s"]

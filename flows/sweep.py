@@ -22,7 +22,7 @@ from pipeline import tracking, workspace
 from pipeline.check import check
 from pipeline.cli import headline
 from pipeline.documents import flattened
-from pipeline.registry import METRICS, OUTS, discover
+from pipeline.registry import METRICS, OUTS, discover, needed, unaffected
 from ranloom.errors import InputError
 
 
@@ -40,26 +40,72 @@ class Question:
 
 
 _SIM = ("train_sites.*sim.*.weaver.tokens_per_s",)
-_SCALE = ("train_sites.*scale.*.*.*.ktokens_per_s",)
+_SYSTEMS = ("train_sites.*sim.*.tokens_per_s",)
+_SCALE = "train_sites.*scale.{}.*.*.ktokens_per_s"
 _DYNAMIC = (
     "train_sites.*dynamic.weaver*.tokens_per_s",
     "train_sites.*dynamic.static.tokens_per_s",
 )
 
-# the weight copies of Confidant do not fit with micro-batches of 8 alone
+# What the quick preset leaves out and an answer needs.
 _WEAVER_ALONE: dict[str, list[Any]] = {"train_sites.sim.systems": [["weaver"]]}
+_ALL_SYSTEMS: dict[str, list[Any]] = {
+    "train_sites.sim.models": [["opt-1.3b"]],
+    "train_sites.sim.systems": [
+        ["weaver", "static", "dtfm", "asteroid", "confidant", "confidant_star", "diloco"]
+    ],
+}
+_SIX_MINUTES: dict[str, list[Any]] = {
+    **_WEAVER_ALONE,
+    "train_sites.dynamic.duration_s": [360],
+    "train_sites.dynamic.drops": [41],
+}
+_ALL_STAGES: dict[str, list[Any]] = {
+    **_WEAVER_ALONE,
+    "train_sites.scaling.stages": [[4, 8, 16, 20, 32, 40]],
+}
 
 READY: dict[str, Question] = {
-    "sites": Question({"train_sites.scaling.sites": [[8], [32], [128], [512], [2048]]}, _SCALE),
+    "sites": Question(
+        {**_ALL_STAGES, "train_sites.scaling.sites": [[8], [32], [128], [512], [2048]]},
+        (_SCALE.format("*"),),
+    ),
+    "core": Question(
+        {
+            **_ALL_STAGES,
+            "train_sites.scaling.star.core_core_ms": [5, 20, 50],
+            "train_sites.scaling.star.peer_gbps": [1, 10, 25],
+        },
+        (_SCALE.format("typical"),),
+    ),
+    "bandwidth": Question(
+        {**_ALL_SYSTEMS, "train_sites.conditions.bandwidth_factor": [0.1, 0.3, 1, 3, 10, 30]},
+        _SYSTEMS,
+    ),
+    "latency": Question(
+        {**_ALL_SYSTEMS, "train_sites.conditions.added_latency_ms": [0, 10, 30, 100, 300]},
+        _SYSTEMS,
+    ),
+    "spare": Question(
+        {**_ALL_SYSTEMS, "train_sites.conditions.spare_share": [0.05, 0.1, 0.25, 0.5, 1]},
+        _SYSTEMS,
+    ),
     "scheduler": Question(
-        {"train_sites.sim.weaver.controller": ["weaver", "noctrl"]}, (*_SIM, *_DYNAMIC)
+        {**_SIX_MINUTES, "train_sites.sim.weaver.controller": ["weaver", "noctrl"]},
+        (*_SIM, *_DYNAMIC),
+    ),
+    "burstiness": Question(
+        {
+            **_SIX_MINUTES,
+            "train_sites.dynamic.drops": [0, 20, 41, 80],
+            "train_sites.dynamic.drop_length_s": [[2, 10], [10, 60], [60, 120]],
+        },
+        _DYNAMIC,
     ),
     "micro_batch": Question(
-        {**_WEAVER_ALONE, "train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]]}, _SIM
-    ),
-    "failures": Question(
-        {"train_sites.dynamic.failures": [1, 2, 4, 8]},
-        ("train_sites.reconciled.dynamic.weaver*.*tokens_per_s",),
+        # the weight copies of Confidant do not fit with micro-batches of 8 alone
+        {**_WEAVER_ALONE, "train_sites.sim.micro_batch_samples": [[1], [2], [4], [8]]},
+        _SIM,
     ),
     "window": Question(
         {
@@ -71,6 +117,7 @@ READY: dict[str, Question] = {
     ),
     "thresholds": Question(
         {
+            **_SIX_MINUTES,
             "train_sites.control.slack_fraction": [0.05, 0.1, 0.2],
             "train_sites.control.mlr_threshold": [0.3, 0.4, 0.5],
         },
@@ -80,21 +127,11 @@ READY: dict[str, Question] = {
             "train_sites.*dynamic.mlr_events",
         ),
     ),
-    "burstiness": Question(
-        {
-            "train_sites.dynamic.drops": [0, 20, 41, 80],
-            "train_sites.dynamic.drop_length_s": [[2, 10], [10, 60], [60, 120]],
-        },
-        _DYNAMIC,
+    "failures": Question(
+        {"train_sites.dynamic.failures": [1, 2, 4, 8]},
+        ("train_sites.reconciled.dynamic.weaver*.*tokens_per_s",),
     ),
-    "core": Question(
-        {
-            "train_sites.scaling.star.core_core_ms": [5, 20, 50],
-            "train_sites.scaling.star.peer_gbps": [1, 10, 25],
-        },
-        _SCALE,
-    ),
-    "windows": Question({"train_sites.circuits.gbps": [1, 10, 100]}, _DYNAMIC),
+    "windows": Question({**_SIX_MINUTES, "train_sites.circuits.gbps": [1, 10, 100]}, _DYNAMIC),
 }
 """What the paper leaves open; ``python -m flows.sweep NAME`` runs the grid of one."""
 
@@ -111,6 +148,7 @@ def points(grid: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
 @task(task_run_name="{label}", cache_policy=NO_CACHE)
 def run_point(
     root: Path,
+    start: Path,
     label: str,
     preset: str | None,
     overrides: dict[str, Any],
@@ -120,14 +158,17 @@ def run_point(
 ) -> dict[str, float | str | None]:
     """Run one point and return its headline numbers and the metrics that were asked for.
 
-    A point keeps its workspace, so DVC resumes a sweep where it stopped.
+    A point keeps its workspace, so DVC resumes a sweep where it stopped. A new one begins with the
+    results of the workspace ``start``.
     """
     registry = discover(stages)
     place = workspace.place(root, registry, preset, overrides)
+    workspace.seed(start, place)
     faults = check(place, registry, InputError)
     if faults:
         raise dvc_process.BadInputError("; ".join(faults))
-    processes.repro(place, label, targets, get_run_logger().info)
+    with tracking.rebuild(place):
+        processes.repro(place, label, targets, get_run_logger().info)
     parent = tracking.sync(place, registry).parent if tracking.enabled() else None
     numbers = {f"{s}.{m}": float(v) for s, m, v in headline(place, registry)}
     return {"mlflow_run": parent, **numbers, **matching(place, answers)}
@@ -154,6 +195,8 @@ def sweep(
 ) -> list[dict[str, Any]]:
     """Run every combination of a grid; a failed point does not lose the others.
 
+    What the grid does not reach is computed once, in the workspace of the preset.
+
     Args:
         grid: dotted parameter name to its values.
         preset: overlay under every point.
@@ -171,11 +214,12 @@ def sweep(
     rows, failed = [], []
     processes = dvc_process.Processes()
     try:
+        start = _start(root, preset, grid, targets or [], processes)
         futures = []
         for overrides in todo:
             label = ",".join(f"{k.rpartition('.')[2]}={v}" for k, v in overrides.items())
-            arguments = (root, label, preset, overrides, targets or [], tuple(answers), processes)
-            futures.append(run_point.submit(*arguments))
+            what = (preset, overrides, targets or [], tuple(answers))
+            futures.append(run_point.submit(root, start, label, *what, processes))
         for overrides, future in zip(todo, futures, strict=True):
             future.wait()
             if future.state.is_completed():
@@ -193,6 +237,26 @@ def sweep(
             f"{len(failed)} of {len(todo)} points failed: " + "; ".join(failed)
         )
     return rows
+
+
+def _start(
+    root: Path,
+    preset: str | None,
+    grid: Mapping[str, Any],
+    targets: Sequence[str],
+    processes: dvc_process.Processes,
+) -> Path:
+    """Workspace without the grid's changes, with the stages up to date that all points share.
+
+    The main one is taken as it is.
+    """
+    registry = discover(stages)
+    place = workspace.place(root, registry, preset, {})
+    wanted = needed(registry, targets or registry)
+    shared = [name for name in unaffected(registry, grid) if name in wanted]
+    if shared and place != root:
+        processes.repro(place, str(preset), shared, get_run_logger().info)
+    return place
 
 
 def dask_runner(where: str) -> Any:

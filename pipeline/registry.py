@@ -193,6 +193,31 @@ def upstream(stage: Stage) -> tuple[str, ...]:
     )
 
 
+def needed(registry: Registry, targets: Iterable[str]) -> set[str]:
+    """Some stages and all that they read from, directly or not."""
+    found = set(targets)
+    for name in reversed(list(registry)):
+        if name in found:
+            found.update(upstream(registry[name]))
+    return found
+
+
+def unaffected(registry: Registry, keys: Iterable[str]) -> list[str]:
+    """Stages that a change of parameters does not reach, in order.
+
+    Args:
+        registry: all declarations.
+        keys: dotted names of the parameters.
+    """
+    blocks = {key.partition(".")[0] for key in keys}
+    reached: set[str] = set()
+    for name, stage in registry.items():
+        own = name in blocks or ("base" in blocks and base_keys(stage))
+        if own or not reached.isdisjoint(upstream(stage)):
+            reached.add(name)
+    return [name for name in registry if name not in reached]
+
+
 def discover(package: ModuleType) -> Registry:
     """Import the modules of a package and register every ``STAGE`` found.
 

@@ -30,7 +30,8 @@ TITLE = ".title"
 
 _TITLE_LENGTH = 200  # MLflow takes names of runs up to 250 characters
 
-_OWN = frozenset({OUTS, params.PARAMS, "dvc.yaml", "dvc.lock", "build"})
+_LOCK = "dvc.lock"
+_OWN = frozenset({OUTS, params.PARAMS, "dvc.yaml", _LOCK, "build"})
 
 
 def place(
@@ -79,6 +80,19 @@ def title(root: Path) -> str | None:
     """Preset and overrides of a workspace, for people; ``None`` where nothing is overridden."""
     path = root / TITLE
     return path.read_text(encoding="utf-8") if path.exists() else None
+
+
+def seed(source: Path, target: Path) -> None:
+    """Let a new workspace begin with the results of another; DVC keeps those that hold there.
+
+    Args:
+        source: root of a workspace of the same repository.
+        target: root of the other; left as it is once it has results of its own.
+    """
+    if (target / _LOCK).exists() or not (source / _LOCK).exists():
+        return
+    shutil.copytree(source / OUTS, target / OUTS, dirs_exist_ok=True)
+    shutil.copyfile(source / _LOCK, target / _LOCK)  # last: half a copy counts as none
 
 
 def presets(root: Path) -> list[str]:

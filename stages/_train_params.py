@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -75,6 +75,40 @@ class CapacityParams(StageParams):
 
     controller: str = Field(description="controller of the reservations")
     mechanism: str = Field(description="GPU-sharing mechanism")
+
+
+class ConditionsParams(StageParams):
+    """Changes of the testbed that a sweep asks about; 1, 0 and 1 leave it as it was measured."""
+
+    bandwidth_factor: float = Field(
+        gt=0, le=1000, description="factor on the bandwidth of every pair of sites"
+    )
+    added_latency_ms: float = Field(
+        ge=0, le=10_000, description="added to the latency of every pair of sites, one way, ms"
+    )
+    spare_share: float = Field(
+        gt=0, le=1, description="share of the usable compute that training gets"
+    )
+
+
+class OrderingParams(StageParams):
+    """Who is fastest as one condition of the testbed changes; an empty list leaves it out."""
+
+    model: ModelName = Field(description="model")
+    systems: tuple[SystemName, ...] = Field(min_length=1, description="systems to compare")
+    bandwidth_factor: tuple[Annotated[float, Field(gt=0, le=1000)], ...] = Field(
+        description="factors on the bandwidth of every pair"
+    )
+    added_latency_ms: tuple[Annotated[float, Field(ge=0, le=10_000)], ...] = Field(
+        description="latencies added to every pair, one way, ms"
+    )
+    spare_share: tuple[Share, ...] = Field(description="shares of the usable compute")
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """Models that are simulated: none where there is nothing to change."""
+        asked = (*self.bandwidth_factor, *self.added_latency_ms, *self.spare_share)
+        return (self.model,) if asked else ()
 
 
 class SimParams(StageParams):
@@ -284,8 +318,10 @@ class Params(StageParams):
     card: str = Field(description="device card of a training site, a YAML file")
     links: str = Field(description="links between the sites, a YAML file")
     layers: LayerParams
+    conditions: ConditionsParams
     control: ControlParams
     sim: SimParams
+    orderings: OrderingParams
     dynamic: DynamicParams
     reconciled: ReconciledParams
     baselines: BaselineParams

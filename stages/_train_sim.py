@@ -63,6 +63,21 @@ class Sites:
     spare: Mapping[str, np.ndarray]
     profiled: ProfiledLayers | None = None
 
+    def under(self, bandwidth_factor: float, added_latency_ms: float, spare_share: float) -> Sites:
+        """The same sites with other links between them and less spare compute.
+
+        Args:
+            bandwidth_factor: on the bandwidth of every pair.
+            added_latency_ms: on the latency of every pair, one way.
+            spare_share: of the usable compute that is left.
+        """
+        usable_tflops = spare_share * self.spare["usable_tflops"]
+        return replace(
+            self,
+            links=self.links.changed(bandwidth_factor, added_latency_ms / 1000.0),
+            spare={**self.spare, "usable_tflops": usable_tflops},
+        )
+
     def first(self, count: int) -> Links:
         """Links of the first sites."""
         some = np.ix_(range(count), range(count))
@@ -179,15 +194,19 @@ def compared_of(params: Params, assumptions: Assumptions, least_replicas: int) -
 
 
 def compare(
-    params: Params, assumptions: Assumptions, sites: Sites
+    params: Params,
+    assumptions: Assumptions,
+    sites: Sites,
+    models: Sequence[str],
+    systems: Sequence[str],
 ) -> Iterator[tuple[Experiment, SystemRun]]:
     """Section 7.2.1: every system on the testbed with its own plan, on the fast path."""
     links = sites.first(params.sim.sites)
     compared = compared_of(params, assumptions, params.sim.least_replicas)
-    for model in params.sim.models:
+    for model in models:
         duration_s = assumptions.duration_s[model]
         experiment = experiment_of(params, assumptions, sites, links, model, duration_s)
-        for name in params.sim.systems:
+        for name in systems:
             tflops = sites.traces(params, name, links.sites, int(np.ceil(duration_s)))
             if name == WEAVER:
                 yield experiment, run_weaver(experiment, compared, tflops, compiled=True)
@@ -381,7 +400,7 @@ _AGREED_SAMPLES = (1, 4)
 def micro_batches(params: Params) -> dict[str, set[int]]:
     """Sizes of micro-batches that are tried, by model."""
     tried: dict[str, set[int]] = {}
-    for model in (*params.sim.models, params.dynamic.model):
+    for model in (*params.sim.models, *params.orderings.models, params.dynamic.model):
         tried.setdefault(model, set()).update(params.sim.micro_batch_samples)
     for model in (params.scaling.model, *params.scaling.large_models):
         tried.setdefault(model, set()).update(params.scaling.micro_batch_samples)

@@ -126,6 +126,19 @@ THROUGHPUT = Table(
     ),
 )
 
+ORDERINGS = Table(
+    "orderings.parquet",
+    "systems on the testbed's sites as one condition changes, simulated",
+    (
+        Column("assumptions", "string", "published inputs, or reconciled"),
+        Column("condition", "string", "bandwidth_factor, added_latency_ms or spare_share"),
+        Column("value", "float64", "of the condition; the others are as in the run"),
+        Column("model", "string", "model"),
+        Column("system", "string", "training system, planned anew for the condition"),
+        Column("tokens_per_s", "float64", "tokens of complete micro-batches a second"),
+    ),
+)
+
 STEPS = Table(
     "steps.parquet",
     "closed steps of all simulated runs",

@@ -60,6 +60,7 @@ TABLES = (
     ("train_sites", "steps"),
     ("train_sites", "timeline"),
     ("train_sites", "scaling"),
+    ("train_sites", "orderings"),
 )
 MEASURED = ("train_sites",)
 

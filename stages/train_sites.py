@@ -14,7 +14,9 @@ from ranloom.errors import InputError
 from ranloom.gpu.card import load_card
 from ranloom.training.layer_profile import ProfiledLayers, read_profile
 from ranloom.training.links import read_links
+from ranloom.training.runtime.supervise import start_server
 from ranloom.training.simulator.experiment import SystemRun
+from stages._train_orderings import flip_metrics, order_systems
 from stages._train_params import Params
 from stages._train_sim import (
     PUBLISHED,
@@ -33,6 +35,7 @@ from stages._train_sim import (
 from stages._train_tables import (
     CAPACITY,
     DECISIONS,
+    ORDERINGS,
     SCALING,
     STEPS,
     THROUGHPUT,
@@ -65,7 +68,7 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
         ("sim", params.sim.duration_s),
         (RECONCILED, params.reconciled.duration_s),
     ):
-        for model in params.sim.models:
+        for model in (*params.sim.models, *params.orderings.models):
             if model not in durations:
                 where = f"{block}.{name}.duration_s"
                 yield Fault(where, model, "allowed: a duration for every model")
@@ -110,21 +113,27 @@ def sites_of(params: Params, inputs: Inputs) -> Sites:
     if params.layers.source == "profile":
         usable_tflops = card.fp16_tensor_tflops * params.layers.efficiency
         profiled = ProfiledLayers(read_profile(inputs.path("layer_profile")), usable_tflops)
-    return Sites(card, read_links(inputs.path("links")), inputs.columns("spare"), profiled)
+    links = read_links(inputs.path("links"))
+    measured = Sites(card, links, inputs.columns("spare"), profiled)
+    return measured.under(**vars(params.conditions))
 
 
 def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     """Simulate, scale up, and train for real."""
+    start_server()  # imports torch for the live run while all else is computed
     sites = sites_of(params, inputs)
     metrics: dict[str, Any] = {"fitted_constants": 0}
     throughput: list[dict[str, Any]] = []
     steps: list[tuple[str, SystemRun]] = []
     points: list[dict[str, Any]] = []
+    orderings: list[dict[str, Any]] = []
     for name, assumptions in both(params).items():
         mine = metrics if name == PUBLISHED else metrics.setdefault(RECONCILED, {})
         suffix = "" if name == PUBLISHED else f"_{RECONCILED}"
         sim: dict[str, Any] = {}
-        for experiment, done in compare(params, assumptions, sites):
+        for experiment, done in compare(
+            params, assumptions, sites, params.sim.models, params.sim.systems
+        ):
             row = throughput_row(experiment, name, done)
             throughput.append(row)
             steps.append((f"throughput{suffix}", done))
@@ -134,6 +143,9 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
         found = scale(params, assumptions, sites)
         points.extend({"assumptions": name, **row} for row in found)
         mine["scale"] = scale_metrics(params, found)
+        ordered = order_systems(params, assumptions, sites)
+        orderings.extend({"assumptions": name, **row} for row in ordered)
+        mine["flips"] = flip_metrics(ordered)
     windows = circuits(params, inputs.columns("windows"))
     metrics["dynamic"], runs, tflops = adapt(params, sites, windows)
     metrics[RECONCILED]["dynamic"], more = adapt_reconciled(params, sites)
@@ -146,6 +158,7 @@ def run(params: Params, inputs: Inputs, outputs: Outputs) -> Result:
     outputs.table("steps", columns(STEPS, step_rows(params, steps)))
     outputs.table("timeline", columns(TIMELINE, timeline_rows(params, runs)))
     outputs.table("scaling", columns(SCALING, points))
+    outputs.table("orderings", columns(ORDERINGS, orderings))
     outputs.table("decisions", columns(DECISIONS, decision_rows(runs[0])))
     seconds = tflops.shape[1]
     outputs.table(
@@ -208,6 +221,7 @@ STAGE = Stage(
     outputs={
         "scaling": SCALING,
         "throughput": THROUGHPUT,
+        "orderings": ORDERINGS,
         "steps": STEPS,
         "timeline": TIMELINE,
         "decisions": DECISIONS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ranloom.report import style
+from ranloom.report import names
 from ranloom.report.data import ReportData, lookup
 from ranloom.training.model_shapes import model_shape
 
@@ -46,17 +46,17 @@ def _names() -> Iterator[tuple[str, str, str, str, float]]:
     for model in ("opt-1.3b", "opt-6.7b"):
         for system in ("weaver", "confidant"):
             theirs = f"testbed_training.{model}.{system}_tokens_per_s"
-            what = f"{model.upper()}, {style.title(system)}: token/s"
+            what = f"{model.upper()}, {names.title(system)}: token/s"
             yield "Fig. 11", what, theirs, f"sim.{model}.{system}.tokens_per_s", 1.0
     for system in ("weaver", "dtfm", "asteroid", "confidant"):
         for name, words in (("cv_pct", "CoV of steps, %"), ("drop_pct", "slow steps, %")):
             theirs = f"step_stability_opt_1_3b.{system}.{name}"
-            what = f"{style.title(system)}: {words}"
+            what = f"{names.title(system)}: {words}"
             yield "Fig. 14", what, theirs, f"sim.opt-1.3b.{system}.{name}", 1.0
     for model in ("opt-30b", "opt-70b"):
         for system in ("weaver", "confidant_star", "confidant"):
             theirs = f"large_models_512_sites.{model}.{system}.peak_gb"
-            what = f"{model.upper()}, {style.title(system)}: peak GB"
+            what = f"{model.upper()}, {names.title(system)}: peak GB"
             yield "Table 8", what, theirs, f"scale.large.{model}.{system}.peak_gb", 1.0
         for setting in ("rescaled", "typical"):
             theirs = f"large_models_512_sites.{model}.weaver.{setting}"
@@ -91,7 +91,7 @@ def predictions(data: ReportData) -> list[Prediction]:
         for system, values in table[setting].items():
             for sites, value in zip(table["sites"], values, strict=True):
                 name = f"scale.{setting}.{sites}.{system}.ktokens_per_s"
-                what = f"{setting}, {sites} sites, {style.title(system)}: K token/s"
+                what = f"{setting}, {sites} sites, {names.title(system)}: K token/s"
                 found.append(_prediction(data, "Table 7", what, value, name, 1.0))
     return [one for one in found if one is not None]
 

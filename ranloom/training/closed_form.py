@@ -70,8 +70,7 @@ def estimate_step(
         hidden_share: share of the pipeline's time behind which sums are exchanged already.
     """
     forward, backward = costs.stage_flop(layout)
-    hops = _hops(layout, activation, costs.boundary_bytes)
-    serial = _hops(layout, activation, costs.boundary_bytes, serial=True)
+    hops, serial = _hops(layout, activation, costs.boundary_bytes)
     rates = pool_rates(layout, seconds_per_flop)
     members = np.array([len(layout.pool(stage)) for stage in range(layout.stages)])
     pace = members / rates
@@ -109,25 +108,21 @@ def lane_array(layout: Layout) -> np.ndarray:
     return np.array(layout.lanes, dtype=np.int64)
 
 
-def _hops(layout: Layout, links: Links, size_bytes: float, serial: bool = False) -> np.ndarray:
-    """Slowest hand-over between each stage and the next, over the replicas [P - 1]."""
+def _hops(layout: Layout, links: Links, size_bytes: float) -> tuple[np.ndarray, np.ndarray]:
+    """Slowest hand-over between each stage and the next, with the latency and without [P - 1]."""
     lanes = lane_array(layout)
     source, target = lanes[:, :-1], lanes[:, 1:]
-    there = np.maximum(
-        *(
-            _hand_over_s(links, size_bytes, serial, *ends)
-            for ends in ((source, target), (target, source))
-        )
+    there_s, back_s = (
+        size_bytes * 8e-9 / links.bandwidth_gbps[ends]
+        for ends in ((source, target), (target, source))
     )
-    there[(source == NO_SITE) | (target == NO_SITE)] = 0.0
-    return np.asarray(there.max(axis=0, initial=0.0))
-
-
-def _hand_over_s(
-    links: Links, size_bytes: float, serial: bool, source: np.ndarray, target: np.ndarray
-) -> np.ndarray:
-    seconds = size_bytes * 8e-9 / links.bandwidth_gbps[source, target]
-    return np.asarray(seconds if serial else seconds + links.latency_s[source, target])
+    serial_s = np.maximum(there_s, back_s)
+    there_s += links.latency_s[source, target]
+    back_s += links.latency_s[target, source]
+    hops_s = np.maximum(there_s, back_s)
+    for seconds in (hops_s, serial_s):
+        seconds[(source == NO_SITE) | (target == NO_SITE)] = 0.0
+    return hops_s.max(axis=0, initial=0.0), serial_s.max(axis=0, initial=0.0)
 
 
 def _stage_gradients(layout: Layout, costs: LayerCosts) -> np.ndarray:

@@ -44,6 +44,24 @@ class Links:
         np.fill_diagonal(bandwidth, np.inf)
         return Links(self.name, bandwidth, self.latency_s, self.coordinator_latency_s)
 
+    def changed(self, bandwidth_factor: float, added_latency_s: float) -> Links:
+        """The same pairs with other bandwidths, and further apart.
+
+        The coordinator stands half a pair away from every site: it moves by half as much.
+
+        Args:
+            bandwidth_factor: on every bandwidth.
+            added_latency_s: one way, on every pair.
+        """
+        added_s = np.full_like(self.latency_s, added_latency_s)
+        np.fill_diagonal(added_s, 0.0)
+        return Links(
+            self.name,
+            self.bandwidth_gbps * bandwidth_factor,
+            self.latency_s + added_s,
+            self.coordinator_latency_s + added_latency_s / 2.0,
+        )
+
 
 def read_links(path: Path) -> Links:
     """Read a links file (``data/links/testbed.yaml`` shows the format).

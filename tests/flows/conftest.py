@@ -1,4 +1,4 @@
-"""One Prefect test server for the session, and the toy project of the pipeline tests."""
+"""One Prefect test server for the session, and fixtures of the pipeline and of the stages."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from pipeline import environment
 from tests.pipeline.conftest import toy, toy_template  # noqa: F401  (fixtures)
+from tests.stages.conftest import paths  # noqa: F401  (fixture)
 
 StandIns = Callable[[Callable[[dict], None]], None]
 
@@ -30,8 +31,9 @@ def stand_ins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIns:
 
     def install(begins: Callable[[dict], None]) -> None:
         def place(root, registry, preset, overrides):
-            begins(overrides)
-            if overrides["a.x"] == 2:
+            if overrides:  # else the workspace that all points begin from
+                begins(overrides)
+            if overrides.get("a.x") == 2:
                 raise dvc_process.StageFailedError("this point fails")
             return tmp_path
 

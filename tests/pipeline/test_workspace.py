@@ -192,3 +192,18 @@ def test_a_preset_shares_the_store_also_when_that_was_deleted(tree) -> None:
     (place / "mlruns").mkdir()
     with pytest.raises(RefusedError, match="mlruns"):
         workspace.place(tree, REGISTRY, "small", {})
+
+
+def test_a_new_workspace_begins_with_the_results_of_another(tree) -> None:
+    source = workspace.place(tree, REGISTRY, "small", {})
+    target = workspace.place(tree, REGISTRY, "small", {"one.size": 3})
+    workspace.seed(source, target)
+    assert not (target / "outs").exists(), "there is nothing to begin with"
+
+    for text in ("theirs", "newer"):
+        (source / "outs" / "one").mkdir(parents=True, exist_ok=True)
+        (source / "outs" / "one" / "o").write_text(text)
+        (source / "dvc.lock").write_text(text)
+        workspace.seed(source, target)
+        assert (target / "outs" / "one" / "o").read_text() == "theirs"
+        assert (target / "dvc.lock").read_text() == "theirs", "what it has it keeps"

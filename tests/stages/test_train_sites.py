@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
@@ -22,100 +19,7 @@ from ranloom.training.model_shapes import model_shape
 from stages import train_sites
 from stages._train_sim import both, compare
 from stages.train_sites import STAGE
-
-TINY: dict[str, Any] = {
-    "sim": {
-        "models": ["opt-125m"],
-        "systems": [
-            "weaver",
-            "static",
-            "dtfm",
-            "asteroid",
-            "confidant",
-            "confidant_star",
-            "diloco",
-        ],
-        "duration_s": {"opt-125m": 8},
-        "micro_batch_samples": [4],
-        "unmerged_limits": [4],
-        "scenarios": ["busy"],
-        "plan_seconds": 5,
-        "timeline_steps": 2,
-    },
-    "dynamic": {
-        "model": "opt-350m",
-        "systems": ["static"],
-        "duration_s": 20,
-        "drops": 12,
-        "failures": 6,
-        "repair_s": [5, 10],  # at least a quarter of the run: more than a step at its end
-        "air_slacks": [],
-        "mlr_thresholds": [0.3, 0.9],
-        "halves": [{"controller": "weaver", "mechanism": "green_context"}],
-    },
-    "reconciled": {"step_samples": 64, "duration_s": {"opt-125m": 30}},
-    "baselines": {"trials": 5, "population": 5, "epoch_steps": 4},
-    "scaling": {
-        "sites": [64],
-        "large_models": ["opt-30b"],
-        "stages": [8, 16],
-        "micro_batch_samples": [1],
-    },
-    "live": {"steps": 2},
-}
-
-
-def overlaid(block: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    merged = copy.deepcopy(block)
-    for key, value in changes.items():
-        replace_whole = key == "duration_s" or not isinstance(value, dict)
-        merged[key] = value if replace_whole else overlaid(merged[key], value)
-    return merged
-
-
-@pytest.fixture
-def block(root: Path) -> dict[str, Any]:
-    document = parameters.load(root / "params.yaml")
-    base = {"base": {"seed": document["base"]["seed"]}}
-    return overlaid({**document["train_sites"], **base}, TINY)
-
-
-@pytest.fixture
-def paths(root: Path, tmp_path: Path) -> dict[str, Path]:
-    rng = np.random.default_rng(1)
-    seconds = 30
-    rows = [
-        ("busy", controller, mechanism, site)
-        for controller, mechanism in (("weaver", "green_context"), ("yinyangran", "mps"))
-        for site in range(3)
-        for _ in range(seconds)
-    ]
-    spare = {
-        name: [row[index] for row in rows]
-        for index, name in enumerate(("scenario", "controller", "mechanism", "site"))
-    }
-    spare["second"] = list(range(seconds)) * 6
-    spare["spare_sm"] = [100.0] * len(rows)
-    spare["usable_tflops"] = rng.uniform(40.0, 120.0, len(rows)).tolist()
-    pq.write_table(pa.table(spare), tmp_path / "spare.parquet")
-    windows = {
-        "strategy": ["per_ue_static_circuits"] * 2,
-        "source": ["gnb-1", "gnb-2"],
-        "start_s": [0.0, 1.0],
-        "end_s": [9.0, 8.0],
-        "setup_s": [0.5, 0.5],
-    }
-    pq.write_table(pa.table(windows), tmp_path / "windows.parquet")
-    return {
-        "spare": tmp_path / "spare.parquet",
-        "windows": tmp_path / "windows.parquet",
-        "card": root / "data/cards/l40s.yaml",
-        "links": root / "data/links/testbed.yaml",
-        "published": root / "data/published/weaver.yaml",
-        "real_change": root / "data/measured/real_change.json",
-        "text": root / "data/text/example.txt",
-        "layer_profile": root / "docs/examples/layer_profile.csv",
-    }
+from tests.stages.conftest import TINY, overlaid
 
 
 def run(block, paths, folder: Path, monkeypatch: pytest.MonkeyPatch):
@@ -153,7 +57,7 @@ def test_tables_metrics_and_determinism(block, paths, tmp_path, monkeypatch):
     assert first.metrics["scale"]["large"]["opt-30b"]["weaver"]["peak_gb"] > 0.0
     second = first.metrics["reconciled"]
     assert set(second["sim"]["opt-125m"]) == set(TINY["sim"]["systems"])
-    for name in ("scale", "dynamic", "fitted_constants"):
+    for name in ("scale", "flips", "dynamic", "fitted_constants"):
         assert name in second
     assert 0.0 <= first.metrics["heldout_within_20pct_share"] <= 1.0
     failing = second["dynamic"]["weaver_failures"]
@@ -228,19 +132,20 @@ def test_the_simulator_takes_the_times_of_a_profile(block, paths, tmp_path, monk
     """Written from the card it changes nothing; twice as slow, training is slower."""
     shapes = [model_shape(name) for name in ("opt-125m", "opt-350m", "opt-13b", "opt-30b")]
     tflops = 0.6 * load_card(paths["card"]).fp16_tensor_tflops
-    found = {}
+    found, asked = {}, (("opt-125m",), ("weaver",))
     for name, rate in (("alike", tflops), ("slow", tflops / 2.0)):
         path = tmp_path / f"{name}.csv"
         write_profile(path, card_profile(shapes, (1, 4), (512,), rate, {}))
-        small = overlaid(block, {"layers": {"source": "profile"}, "sim": {"systems": ["weaver"]}})
-        params = STAGE.params(**small)
+        params = STAGE.params(**overlaid(block, {"layers": {"source": "profile"}}))
         mine = {**paths, "layer_profile": path}
         assert list(train_sites.check(params, mine)) == []
         sites = train_sites.sites_of(params, Inputs(mine))
-        found[name] = [done for _, done in compare(params, both(params)["published"], sites)]
+        found[name] = [
+            done for _, done in compare(params, both(params)["published"], sites, *asked)
+        ]
     plain = train_sites.sites_of(STAGE.params(**block), Inputs(paths))
-    params = STAGE.params(**overlaid(block, {"sim": {"systems": ["weaver"]}}))
-    (expected,) = (done for _, done in compare(params, both(params)["published"], plain))
+    params = STAGE.params(**block)
+    (expected,) = (done for _, done in compare(params, both(params)["published"], plain, *asked))
     (alike,), (slow,) = found["alike"], found["slow"]
     assert alike.plan == expected.plan
     np.testing.assert_allclose(alike.completions_s, expected.completions_s, rtol=1e-9)

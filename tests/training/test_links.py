@@ -51,6 +51,15 @@ def test_rows_are_destinations(tmp_path):
     assert np.isinf(one.bandwidth_gbps[0, 0])
 
 
+def test_links_change_pair_by_pair_and_the_coordinator_by_half(tmp_path):
+    path = tmp_path / "links.yaml"
+    path.write_text(GOOD)
+    other = read_links(path).changed(0.5, 0.010)
+    assert other.bandwidth_gbps.tolist() == [[np.inf, 2.0], [1.0, np.inf]]
+    np.testing.assert_allclose(other.latency_s, [[0.0, 0.013], [0.011, 0.0]])
+    assert other.coordinator_latency_s == pytest.approx([0.010, 0.010])
+
+
 @pytest.mark.parametrize(
     ("change", "where"),
     [

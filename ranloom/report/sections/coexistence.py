@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ranloom.report import style
+from ranloom.report import names, style
 from ranloom.report.data import ReportData
 from ranloom.report.page import Picture, Section
 from ranloom.report.sections import coexistence_tables as tables
@@ -157,7 +157,7 @@ def _group(axes: Axes, values: list[float], index: int, controllers: list[str]) 
     controller = controllers[index]
     at = np.arange(len(values)) + (index - (len(controllers) - 1) / 2) * width
     shade = style.colour(controller)
-    bars = axes.bar(at, values, width * 0.92, color=shade, label=style.title(controller))
+    bars = axes.bar(at, values, width * 0.92, color=shade, label=names.title(controller))
     axes.bar_label(
         bars, ["0" if value == 0.0 else "" for value in values], fontsize=6, color=style.INK
     )

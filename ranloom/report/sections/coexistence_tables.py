@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from ranloom.report import style
+from ranloom.report import names
 from ranloom.report.data import ReportData
 from ranloom.report.page import Grid
 
@@ -138,7 +138,7 @@ def table_5(data: ReportData) -> Grid:
             rows.append(
                 [
                     plain(scenario),
-                    f"WEAVER over {style.title(other)}",
+                    f"WEAVER over {names.title(other)}",
                     theirs["weaver"] / theirs[other],
                     data.metric("replay_spare", name),
                     data.metric("replay_spare", f"synthetic.{name}"),
@@ -161,14 +161,14 @@ def table_6(data: ReportData) -> Grid:
             ("violation_events", "violations", "violations"),
         ):
             value = theirs[controller].get(published)
-            names = [f"scenario_1.{controller}.{own}", f"{drawn}{own}", f"{drawn}with_loss_{own}"]
+            keys = [f"scenario_1.{controller}.{own}", f"{drawn}{own}", f"{drawn}with_loss_{own}"]
             late = f"{drawn}unbounded_violations" if own == "violations" else ""
             rows.append(
                 [
-                    style.title(controller),
+                    names.title(controller),
                     label,
                     None if value is None else float(value),
-                    *(data.metric("replay_spare", name) for name in names),
+                    *(data.metric("replay_spare", name) for name in keys),
                     data.metric("replay_spare", late) if late else None,
                 ]
             )
@@ -212,10 +212,10 @@ def figure_4c(data: ReportData) -> Grid:
 def fitted(data: ReportData) -> Grid:
     """What the ratios of Table 5 are without each fitted constant."""
     columns = data.table("replay_spare.sensitivity", workload="gemm_chain")
-    names = ("weaver_tflops", "weaver_over_noctrl", "weaver_over_yinyangran")
+    keys = ("weaver_tflops", "weaver_over_noctrl", "weaver_over_yinyangran")
     rows: list[Cells] = [
         [*_FITTED.get(constant, (constant, "")), scenario, *values]
-        for constant, _, scenario, *values in _changed(columns, names)
+        for constant, _, scenario, *values in _changed(columns, keys)
     ]
     header = [
         "taken out",
@@ -231,10 +231,10 @@ def fitted(data: ReportData) -> Grid:
 def assumed(data: ReportData) -> Grid:
     """What assumed constants do to the training step."""
     columns = data.table("replay_spare.sensitivity", workload="training_step")
-    names = ("weaver_tflops", "weaver_efficiency_pct", "noctrl_violations", "weaver_violations")
+    keys = ("weaver_tflops", "weaver_efficiency_pct", "noctrl_violations", "weaver_violations")
     rows: list[Cells] = [
         [_ASSUMED.get(constant, constant), "" if constant == "none" else setting, scenario, *values]
-        for constant, setting, scenario, *values in _changed(columns, names)
+        for constant, setting, scenario, *values in _changed(columns, keys)
     ]
     header = [
         "assumed constant",
@@ -251,7 +251,7 @@ def assumed(data: ReportData) -> Grid:
 
 
 def _changed(
-    columns: Mapping[str, np.ndarray], names: Sequence[str]
+    columns: Mapping[str, np.ndarray], keys: Sequence[str]
 ) -> list[tuple[str, str, str, *tuple[float, ...]]]:
     """Rows of the sensitivity table: constant, setting, scenario, values."""
     return [
@@ -259,7 +259,7 @@ def _changed(
             str(columns["constant"][i]),
             str(columns["setting"][i]),
             plain(columns["scenario"][i]),
-            *(columns[name][i].item() for name in names),
+            *(columns[name][i].item() for name in keys),
         )
         for i in range(columns["constant"].size)
     ]
@@ -299,7 +299,7 @@ def beside_each_trace(data: ReportData, workload: str) -> Grid:
     """One workload beside each trace, under the controller's own mechanism."""
     columns = data.table("replay_spare.coexistence", own=True, workload=workload)
     chain = workload == "gemm_chain"
-    names = [
+    keys = [
         ("reservation_mean_sm", "SMs reserved"),
         ("transitions", "changes"),
         ("useful_tflops", "useful TFLOPS"),
@@ -308,7 +308,7 @@ def beside_each_trace(data: ReportData, workload: str) -> Grid:
         ("w_per_tflops", "W a TFLOPS"),
     ]
     if not chain:
-        names += [
+        keys += [
             ("tokens_per_s", "tokens a second"),
             ("violations", "violations"),
             ("violation_ms", "their time, ms"),
@@ -316,8 +316,8 @@ def beside_each_trace(data: ReportData, workload: str) -> Grid:
     rows: list[Cells] = [
         [
             plain(columns["scenario"][i]),
-            style.title(columns["controller"][i]),
-            *(_finite(columns[name][i].item()) for name, _ in names),
+            names.title(columns["controller"][i]),
+            *(_finite(columns[name][i].item()) for name, _ in keys),
         ]
         for i in range(columns["scenario"].size)
         if columns["scenario"][i] in SCENARIOS and columns["controller"][i] in CONTROLLERS
@@ -327,7 +327,7 @@ def beside_each_trace(data: ReportData, workload: str) -> Grid:
     return Grid(
         f"{what} beside each of our own traces, on {device}, under the controller's own sharing "
         "mechanism.",
-        ["scenario", "controller", *(label for _, label in names)],
+        ["scenario", "controller", *(label for _, label in keys)],
         rows,
     )
 

@@ -7,7 +7,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ranloom.report import style
+from ranloom.report import names, style
 from ranloom.report.data import Columns, ReportData
 from ranloom.report.page import Grid, Picture, Section
 
@@ -118,7 +118,7 @@ def load_name(load: str) -> str:
 
 def _shams(verdicts: Columns) -> str:
     found = [
-        f"{style.title(str(name))} at {load_name(str(load))}"
+        f"{names.title(str(name))} at {load_name(str(load))}"
         for load, name, missed, in_range in zip(
             verdicts["load"],
             verdicts["controller"],
@@ -135,7 +135,7 @@ def _passed(data: ReportData) -> Grid:
     metrics = data.metrics["compare_controllers"]
     rows: list[list[str | float | int | None]] = [
         [
-            style.title(name),
+            names.title(name),
             value["scaled_passed"],
             value["others_passed"],
             value.get("least_transitions_ratio"),
@@ -181,7 +181,7 @@ def _yardstick(data: ReportData) -> Grid:
             "fewest: at least",
             "fewest: found",
             "times fewer, at most",
-            *(f"transitions of {style.title(c)}" for c in ONLINE[1:3]),
+            *(f"transitions of {names.title(c)}" for c in ONLINE[1:3]),
         ],
         rows,
     )
@@ -210,7 +210,7 @@ def _promise(verdicts: Columns) -> Figure:
                 )  # fmt: skip
             axes.scatter(
                 rows["noctrl_mean_sm"], rows[name], s=26, c=face, edgecolors=shade, zorder=3,
-                label=style.title(label),
+                label=names.title(label),
             )  # fmt: skip
     for axes, (_, label) in zip(panels, shown, strict=True):
         axes.set(xlabel="NoCtrl's mean reservation (SM)", title=label)
@@ -244,7 +244,7 @@ def _offline(data: ReportData) -> Figure:
             if controller in runs and runs[controller]["mean_sm"] <= top:
                 axes.plot(
                     runs[controller]["mean_sm"], runs[controller]["transitions"], "o", ms=7,
-                    color=style.colour(controller), label=style.title(controller),
+                    color=style.colour(controller), label=names.title(controller),
                 )  # fmt: skip
         axes.set(title=scenario.replace("_", " "), xlabel="mean reservation (SM)", yscale="log")
     panels[0].set_ylabel("transitions")
@@ -318,7 +318,7 @@ def _dwell(data: ReportData) -> Figure:
         if not len(rows["slot"]):
             continue
         held = np.diff(rows["slot"], append=closing["slots"][0]).astype(np.float64)
-        shade, name = style.colour(controller), style.title(controller)
+        shade, name = style.colour(controller), names.title(controller)
         _cumulative(left, closing["sm_max"][0] - rows["sm"], held, shade, name)
         order = np.argsort(held)
         beyond = held[order][::-1].cumsum()[::-1] / held.sum()
@@ -345,7 +345,7 @@ def _shared_gpu(data: ReportData) -> Figure:
         for sharing, line in (("summed", "-"), ("pooled", "--")):
             own = _by(rows, controller=controller, sharing=sharing)
             shade = style.colour(controller)
-            name = f"{style.title(controller)}, {sharing}"
+            name = f"{names.title(controller)}, {sharing}"
             axes.plot(own["cells"], own["mean_sm"], line, color=shade, label=name)
             axes.plot(own["cells"], own["p999_sm"], "o", color=shade, ms=4, alpha=0.6)
     axes.axhline(
@@ -365,7 +365,7 @@ def _table(verdicts: Columns) -> Grid:
     rows: list[list[str | float | int | None]] = [
         [
             load_name(str(verdicts["load"][i])),
-            style.title(str(verdicts["controller"][i])),
+            names.title(str(verdicts["controller"][i])),
             *(round(float(verdicts[c][i]), 3) for c in columns),
             ", ".join(_LIMITS[m] for m in str(verdicts["missed"][i]).split()) or "none",
         ]
@@ -413,14 +413,14 @@ def _setting(setting: str) -> str:
     """What differs from the calibrated setting, in words."""
     name, given, value = setting.partition("=")
     if not given:
-        return style.title(name)
+        return names.title(name)
     shown = {"False": "no", "True": "yes", "ul_slots": "uplink slots", "literal": "at every pass"}
     return f"{_SETTINGS.get(name, name.replace('_', ' '))}: {shown.get(value, value.strip('[]'))}"
 
 
 def _notes(verdicts: Columns) -> tuple[str, ...]:
     hard = [
-        f"{load_name(str(load))} ({style.title(str(name))}: {ratio:.1f} times fewer)"
+        f"{load_name(str(load))} ({names.title(str(name))}: {ratio:.1f} times fewer)"
         for load, name, ratio, missed in zip(
             verdicts["load"],
             verdicts["controller"],

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from ranloom.report import style
+from ranloom.report import names, style
 from ranloom.report.data import ReportData, lookup
 from ranloom.report.page import Grid, Picture, Section
 from ranloom.report.prediction import contradictions, near_share, predictions
-from ranloom.report.sections import training_live
+from ranloom.report.sections import orderings, training_live
 
 
 def section(data: ReportData) -> Section:
@@ -52,6 +52,7 @@ def section(data: ReportData) -> Section:
                 "Predicted throughput of OPT-13B by number of sites (Table 7): published inputs "
                 "above, reconciled assumptions below; crosses: published values.",
             ),
+            *orderings.pictures(data),
             *training_live.pictures(data),
         ),
         tuple(
@@ -61,6 +62,7 @@ def section(data: ReportData) -> Section:
                 _prediction_grid(data),
                 _memory_grid(data),
                 _halves_grid(data),
+                orderings.grid(data),
             )
             if grid.rows
         ),
@@ -139,7 +141,7 @@ def _memory_grid(data: ReportData) -> Grid:
             if None not in ours:
                 said = ["out of memory" if value else "fits" for value in ours]
                 published = "out of memory" if values.get("oom") else "fits"
-                rows.append([model.upper(), style.title(system), published, *said])
+                rows.append([model.upper(), names.title(system), published, *said])
     return Grid(
         "Who fits 48 GB at 512 sites (Table 8). Confidant keeps a weight copy for each micro-batch "
         "in work, at least one a stage: 2 bytes a parameter of the whole model on its first site.",
@@ -155,7 +157,7 @@ def _halves_grid(data: ReportData) -> Grid:
     return Grid(
         "Changing capacity, OPT-13B: token/s by scheduler (across) and by elastic or static "
         "training (down), reconciled assumptions.",
-        ["training", *(style.title(controller) for controller in controllers)],
+        ["training", *(names.title(controller) for controller in controllers)],
         [[name, *(row.get(c) for c in controllers)] for name, row in rates.items()],
     )
 
@@ -166,13 +168,13 @@ def _orderings(data: ReportData) -> list[str]:
     for prefix, words in _SETS:
         for model, values in (lookup(data.metrics["train_sites"], f"{prefix}sim") or {}).items():
             rates = {s: v["tokens_per_s"] for s, v in values.items() if "tokens_per_s" in v}
-            idle = [style.title(s) for s, rate in rates.items() if rate == 0]
+            idle = [names.title(s) for s, rate in rates.items() if rate == 0]
             if idle:
                 notes.append(f"{model.upper()}: {', '.join(idle)} finished no step in the run.")
             faster = [s for s, rate in rates.items() if rate > rates["weaver"]]
             if faster:
                 who = ", ".join(
-                    f"{style.title(s)} ({rates[s] / rates['weaver']:.2f}x)" for s in faster
+                    f"{names.title(s)} ({rates[s] / rates['weaver']:.2f}x)" for s in faster
                 )
                 notes.append(
                     f"{model.upper()}, {words}: not WEAVER but {who} is fastest in this simulation."
@@ -188,7 +190,7 @@ def _orderings(data: ReportData) -> list[str]:
                 best = max(rates, key=rates.__getitem__, default="weaver")
                 if best != "weaver" and "weaver" in rates:
                     ratio = rates[best] / rates["weaver"]
-                    flips.append(f"{style.title(best)} {ratio:.2f}x at {sites} sites")
+                    flips.append(f"{names.title(best)} {ratio:.2f}x at {sites} sites")
             if flips:
                 notes.append(
                     f"OPT-13B, {setting}, {words}: the paper has WEAVER first, here it is "
@@ -267,7 +269,7 @@ def _throughput(data: ReportData) -> Figure:
             if theirs is not None:
                 axes.plot(place, theirs, "x", ms=7, mew=1.6, color=style.INK)
         axes.set_xticks(
-            range(len(known)), [style.title(s) for s in known], rotation=30, ha="right", fontsize=8
+            range(len(known)), [names.title(s) for s in known], rotation=30, ha="right", fontsize=8
         )
         axes.set(title=f"{model.upper()}, {words}", ylabel="token/s")
         axes.grid(visible=False, axis="x")
@@ -294,7 +296,7 @@ def _steps(data: ReportData) -> Figure:
             lw=0.9,
             marker="o" if seconds.size < 60 else None,
             ms=3,
-            label=f"{style.title(system)}, {seconds.size} steps",
+            label=f"{names.title(system)}, {seconds.size} steps",
         )
     axes.set(xlabel="simulated time (s)", ylabel="throughput / mean", ylim=(0, 1.1 * highest))
     axes.set_title(str(model).upper())
@@ -322,7 +324,7 @@ def _scaling(data: ReportData) -> Figure:
                     "o-",
                     ms=3,
                     color=style.colour(system),
-                    label=style.title(system),
+                    label=names.title(system),
                 )
                 theirs = lookup(published, f"{setting}.{system}")
                 if theirs is not None:
@@ -356,7 +358,7 @@ def _table(data: ReportData) -> Grid:
         [
             words,
             model.upper(),
-            style.title(system),
+            names.title(system),
             *(v.get(n) for n in ("tokens_per_s", "peak_share_pct", "cv_pct", "drop_pct")),
         ]
         for prefix, words in _SETS

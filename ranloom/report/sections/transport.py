@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ranloom.report import style
+from ranloom.report import names
 from ranloom.report.data import ReportData
 from ranloom.report.page import Grid, Picture, Section
 from ranloom.report.sections import transport_figures as figures
@@ -104,10 +104,14 @@ def section(data: ReportData) -> Section:
 
 def _table(data: ReportData) -> Grid:
     rows = [
-        [style.title(s), *(data.metric("plan_windows", f"{s}.{c}") for c, _ in _COLUMNS)]
-        for s in STRATEGIES
+        [names.title(s), *(data.metric("plan_windows", f"{s}.{c}") for c, _ in _COLUMNS)]
+        for s in (*STRATEGIES, figures.BOTH)
     ]
-    return Grid("All strategies.", ["strategy", *(label for _, label in _COLUMNS)], rows)
+    return Grid(
+        "All strategies for the aggregates, and the selective one for aggregates and training.",
+        ["strategy", *(label for _, label in _COLUMNS)],
+        rows,
+    )
 
 
 def _replanning(data: ReportData) -> Grid:

@@ -8,7 +8,7 @@ from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from ranloom.report import style
+from ranloom.report import names, style
 from ranloom.report.data import ReportData
 from ranloom.transport.baselines import (
     AGGREGATE_ALWAYS_WINDOW,
@@ -43,7 +43,7 @@ def gantt(data: ReportData) -> Figure:
             axes.barh(row, max(end_s - start_s, shortest), left=start_s, height=0.7, color=shade)
         axes.set_yticks(range(len(sources[name])), sources[name], fontsize=6)
         axes.invert_yaxis()
-        axes.set_title(f"{style.title(name)}: {columns['start_s'].size} windows")
+        axes.set_title(f"{names.title(name)}: {columns['start_s'].size} windows")
         axes.grid(visible=False, axis="y")
     panels[-1].set_xlabel(f"time (s); windows are drawn at least {shortest:.2g} s wide")
     return figure
@@ -72,7 +72,7 @@ def strategies(data: ReportData) -> Figure:
         axes.set_title(label)
         axes.margins(x=0.28)
         axes.grid(visible=False, axis="y")
-    panels[0].set_yticks(range(len(known)), [style.title(s) for s in known])
+    panels[0].set_yticks(range(len(known)), [names.title(s) for s in known])
     panels[0].invert_yaxis()
     return figure
 
@@ -160,7 +160,7 @@ def topology_map(data: ReportData) -> Figure:
             for kind, marker, size in (("gnb", "o", 8), ("aggregation", "s", 14), ("hub", "*", 90)):
                 here = columns[f"{side}_kind"] == kind
                 axes.scatter(*place[here].T, s=size, marker=marker, color=style.INK, zorder=2)
-        axes.set_title(f"{style.title(name)}\n{int(count.max())} windows on the busiest fibre")
+        axes.set_title(f"{names.title(name)}\n{int(count.max())} windows on the busiest fibre")
         axes.set_axis_off()
         axes.set_aspect("equal", adjustable="datalim")
         axes.autoscale_view()
@@ -176,8 +176,8 @@ def _places(columns: dict[str, np.ndarray]) -> dict[str, list[tuple[float, float
     if known:
         squeeze = np.cos(np.deg2rad(np.mean(at["a"][1])))
         return {side: list(zip(lon * squeeze, lat, strict=True)) for side, (lon, lat) in at.items()}
-    names = sorted({*columns["a"], *columns["b"]})
-    angle = {name: 2 * np.pi * k / len(names) for k, name in enumerate(names)}
+    nodes = sorted({*columns["a"], *columns["b"]})
+    angle = {name: 2 * np.pi * k / len(nodes) for k, name in enumerate(nodes)}
     return {
         side: [(float(np.cos(angle[n])), float(np.sin(angle[n]))) for n in columns[side]]
         for side in "ab"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from matplotlib.figure import Figure
 
-from ranloom.report import style
+from ranloom.report import names, style
 from ranloom.report.data import ReportData
 from ranloom.report.page import Grid, Picture, Section
 
@@ -152,7 +152,7 @@ def _against_noctrl(data: ReportData) -> Grid:
             rows.append(
                 [
                     scenario.replace("_", " "),
-                    style.title(name),
+                    names.title(name),
                     before["transitions"],
                     after["transitions"],
                     before["transitions"] / after["transitions"] if after["transitions"] else None,
@@ -192,7 +192,7 @@ def _timeline(data: ReportData) -> Figure:
         changes = np.flatnonzero(np.diff(sm)) + 1
         axes.plot(slot[changes], np.full(changes.size, -1.5), "|", ms=7, color=style.RED)
         axes.set(
-            title=f"{style.title(controller)}: {changes.size} transitions, mean {sm.mean():.1f} SM",
+            title=f"{names.title(controller)}: {changes.size} transitions, mean {sm.mean():.1f} SM",
             ylabel="SM",
         )
     panels[0].legend(loc="upper right", ncols=2)
@@ -211,7 +211,7 @@ def _ramps(data: ReportData) -> Figure:
         axes.fill_between(
             slot, rows["backlog_bytes"] / 1e3, step="mid", color=style.GREY, alpha=0.4
         )
-        axes.set(title=style.title(controller), xlabel="uplink slot")
+        axes.set(title=names.title(controller), xlabel="uplink slot")
         twin = axes.twinx()
         twin.step(slot, rows["reserved_sm"], where="post", color=style.colour(controller))
         twin.set(ylim=(0, 50), ylabel="reserved SM")
@@ -237,7 +237,7 @@ def _distributions(data: ReportData) -> Figure:
         own = of_kind["margin"]
         margin.step(
             rows["x"][own], rows["share"][own], where="post", color=style.colour(controller),
-            label=style.title(controller),
+            label=names.title(controller),
         )  # fmt: skip
         if controller == "weaver":
             own = of_kind["prb_mcs"]
@@ -274,7 +274,7 @@ def _controllers(data: ReportData) -> Figure:
                 [np.nan if v is None else v for v in values],
                 width * 0.92,
                 color=style.colour(controller),
-                label=style.title(controller),
+                label=names.title(controller),
             )
         axes.set_xticks(range(len(SCENARIOS)), [short(s) for s in SCENARIOS], fontsize=7)
         axes.set_title(label)
@@ -314,7 +314,7 @@ def _table(data: ReportData) -> Grid:
     rows = [
         [
             scenario.replace("_", " "),
-            style.title(controller),
+            names.title(controller),
             *(data.metric("generate_traces", f"{scenario}.{controller}.{c}") for c, _ in _COLUMNS),
         ]
         for scenario in SCENARIOS
