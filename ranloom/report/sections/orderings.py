@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from ranloom.report import names, style
 from ranloom.report.data import ReportData, lookup
@@ -68,6 +69,8 @@ def _draw(axes: Axes, condition: str, rates: Rates) -> None:
     else:
         axes.set_xscale("log")
     axes.set_xticks(rates["value"], [f"{value:g}" for value in rates["value"]])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.yaxis.set_major_formatter("{x:g}")
     axes.minorticks_off()
 
 
