@@ -173,7 +173,7 @@ class FastRun:
         gbps = world.activation.bandwidth_gbps[:sites, :sites]
         self._links["seconds"] = costs.boundary_bytes * 8e-9 / gbps
         self._links["latency_s"] = world.activation.latency_s[:sites, :sites]
-        self._room = _Room(sites, 0, layout.stages, world.unmerged_limit)
+        self._room = _Room(sites, 0, layout.stages, layout.replicas, world.unmerged_limit)
         windows = [(w.source, w.destination, w.start_s, w.end_s, w.gbps) for w in world.windows]
         self._sync = fast_reduce.SyncPlane(
             np.ascontiguousarray(world.sync.bandwidth_gbps[:sites, :sites]),
@@ -183,7 +183,7 @@ class FastRun:
             np.asarray(windows, dtype=np.float64).reshape(-1, 5),
             np.array([settings.reduce_fanout, world.chunks], dtype=np.float64),
         )
-        self._places = _Places(layout, world.activation)
+        self._places = _Places(layout, world.activation, self._links["seconds"])
         self._copied: list[tuple[float, int]] = []
         self._moved = False
         self._skips = 0
@@ -232,17 +232,13 @@ class FastRun:
         predicted_s = self.keeper.timing().step_s
         deadline_s = self.now_s + self._allowance_s()
         self._view = None
-        self._surveyed_s = -np.inf
-        self._busy_since_s = np.full(len(self._hub_s), np.nan)
         fast_step.load(step)
         reroutes = 0
-        if settings.rerouting or bool((step.keys["owner"] < 0).any()):
+        if settings.rerouting or step.counts[0]["orphans"] > 0:
             reroutes += self._control(step, drawn, deadline_s)
         fast_step.admit_first(step, self.now_s)
         while True:
-            tick_s = self._next_tick_s if settings.rerouting else np.inf
-            until_s = min(tick_s, self._next_look_s, stop_s)
-            fast_step.advance(step, until_s, False)
+            until_s = self._pass(step, deadline_s, min(self._next_look_s, stop_s))
             if step.counts[0]["undecided"] <= 0:
                 break
             if until_s >= stop_s:
@@ -264,6 +260,20 @@ class FastRun:
         record.busy_s += step.sites["busy_s"]
         self._close(step, drawn, predicted_s, reroutes)
         return True
+
+    def _pass(self, step: fast_state.Step, deadline_s: float, until_s: float) -> float:
+        """Go on until something may have to be decided, or until a time; when that is."""
+        settings = self.settings
+        if not settings.rerouting:
+            fast_step.advance(step, until_s, False)
+            return until_s
+        tick_s, interval_s = self._next_tick_s, settings.control_interval_s
+        if not np.isfinite(deadline_s):  # limits follow from the present budgets
+            until_s = min(tick_s, until_s)
+        steal_s = settings.steal_gain * (deadline_s - self.opened_s)
+        limits = (settings.margin_errors, settings.hop_s, deadline_s, steal_s)
+        self._next_tick_s = fast_step.watch(step, *limits, tick_s, interval_s, until_s)
+        return min(self._next_tick_s, until_s)
 
     def _leave(self, step: fast_state.Step, stop_s: float) -> None:
         """The run ends within a step: what is complete counts."""
@@ -371,8 +381,7 @@ class FastRun:
                 nominal_s = self.keeper.timing().step_s
             steal_s = settings.steal_gain * nominal_s
         limits = (settings.margin_errors, settings.hop_s, now_s, left_s, steal_s)
-        orphans = self._places.vacant and bool((step.keys["owner"] < 0).any())
-        if not orphans and not fast_air.suspects(step, *limits):
+        if not fast_step.suspects(step, *limits):
             return 0
         self._learn_members()
         timing = self.keeper.timing()
@@ -381,16 +390,15 @@ class FastRun:
             layout = self.keeper.layout
             self._view = _Observed(self._step, 0, layout.epoch, layout.stages, drawn)
         ledger = self._view
-        ticks = (self._surveyed_s, now_s, settings.control_interval_s)
-        fast_air.reported(step, ledger.records, self._busy_since_s, *ticks)
-        self._surveyed_s = now_s
+        fast_air.reported(step, ledger.records, now_s)
         ledger.look(step)
+        busy_since_s = np.ascontiguousarray(self._known["busy_since_s"])
         inputs = AirInputs(
             np.ascontiguousarray(step.sites["stage"]),
             np.ascontiguousarray(step.work[:, 0]),
             np.ascontiguousarray(step.work[:, 1]),
             pace,
-            self._busy_since_s,
+            busy_since_s,
             timing.tail_s,
             timing.path_s,
             now_s,
@@ -400,12 +408,12 @@ class FastRun:
             settings.exact_assignment,
         )
         found = plan_interval(ledger, inputs)
+        self._known["busy_since_s"] = busy_since_s
         for row in found.deferred_rows:
             fast_step.defer(step, row, now_s)
-        if found.moves:
-            fast_step.look_around(step, now_s)
         for one in found.moves:
             fast_step.move(step, one.row, one.stage, one.target, now_s)
+        fast_step.settle(step, now_s)
         return sum(one.source >= 0 for one in found.moves)
 
     # --- layout ----------------------------------------------------------------------------------
@@ -430,7 +438,8 @@ class FastRun:
         if committed:
             self.record.copies_s.append(kinds[NoteKind.LAYOUT_COMMIT])
             self._moved = True
-            self._places = _Places(self.keeper.layout, self._world.activation)
+            links, seconds = self._world.activation, self._links["seconds"]
+            self._places = _Places(self.keeper.layout, links, seconds)
             self._copied = []
             self._plan_anew()
 
@@ -463,10 +472,10 @@ class FastRun:
         rows = np.zeros(count, dtype=fast_state.ROW)
         rows["replica"] = replica
         rows["admitted_s"] = rows["done_s"] = np.inf
-        self._known["heard_s"] = -np.inf
+        self._known["busy_since_s"] = np.nan
         if count > self._room.rows:
-            stages = layout.stages
-            self._room = _Room(len(self._hub_s), count, stages, self._world.unmerged_limit)
+            shape = (len(self._hub_s), count, layout.stages, layout.replicas)
+            self._room = _Room(*shape, self._world.unmerged_limit)
         room = self._room
         room.clear(layout, self._hub_s)
         room.counts["undecided"], room.counts["last_s"] = count, self.now_s
@@ -476,16 +485,16 @@ class FastRun:
             keys=keys,
             made_at=np.full((2, count, layout.stages), -1, dtype=np.int32),
             done_s=room.done_s,
-            asked_s=room.asked_s,
             rows=rows,
             lane_rows=np.argsort(replica, kind="stable"),
             lane_next=ends - counts,
             lane_end=ends,
             sites=room.sites,
             links=self._links,
-            moved=room.moved[:count],
-            left=room.left,
+            known=room.known,
+            tasks=room.tasks,
             parked=room.parked,
+            mails=room.mails,
             pools=self._places.pools,
             complete=room.complete,
             arrivals=room.arrivals,
@@ -505,30 +514,34 @@ class FastRun:
             budget_period_s=self._world.budget_period_s,
             lookahead_s=self._places.lookahead_s,
             asking_s=self._places.asking_s,
+            in_order=self._places.in_order,
         )
 
 
 class _Room:
     """Working memory of the compiled loop, kept from step to step.
 
-    What only keys that have moved need is clean until one does.
+    What only rows that have moved need is made clean when one does.
 
     Args:
         sites: sites S.
         rows: largest number of micro-batches of a step.
         stages: pipeline stages.
+        places: holders of a stage, at most.
         unmerged_limit: gradients that a site holds.
     """
 
-    def __init__(self, sites: int, rows: int, stages: int, unmerged_limit: int) -> None:
+    def __init__(
+        self, sites: int, rows: int, stages: int, places: int, unmerged_limit: int
+    ) -> None:
         self.rows = rows
-        self.moved = np.zeros((rows, stages), dtype=fast_state.MOVED)
-        self.moved["site"] = -1
-        self.left = np.zeros((rows, sites), dtype=np.int8)
-        self.parked = np.full((2, rows, sites), np.inf)
+        self.known = np.zeros((rows, stages), dtype=fast_state.KNOWN)
+        self.tasks = np.zeros((rows, sites), dtype=fast_state.TASK)
+        self.parked = np.zeros((2, rows, sites, places), dtype=np.int8)
+        self.mails = np.zeros(fast_state.MAILS, dtype=fast_state.MAIL)
         self.done_s = np.zeros((2, rows, stages))
-        self.asked_s = np.zeros((2, rows, stages))
-        self.complete = np.zeros((rows + 1, 1), dtype=fast_state.ARRIVAL)
+        reports = rows + fast_state.MAILS + sites * fast_state.REPORTS
+        self.complete = np.zeros((reports, 1), dtype=fast_state.ARRIVAL)
         self.sites = np.zeros(sites, dtype=fast_state.SITE)
         self.arrivals = np.zeros((4 * rows + 8, sites), dtype=fast_state.ARRIVAL)
         self.ready = np.zeros((2, rows + 1, sites), dtype=np.int32)
@@ -543,15 +556,12 @@ class _Room:
         self.clock[:] = np.inf
         self.sites["row"] = -1
         self.sites["stage"] = -1
-        self.sites["fed_s"] = np.inf
         self.sites["hub_s"] = hub_s
         holders, stages = holder_arrays(layout)
         self.sites["stage"][holders] = stages
-        if self.counts[0]["moved"] > 0:
-            self.moved["site"] = -1
-            self.left[:] = 0
-            self.parked[:] = np.inf
-            self.asked_s[:] = 0.0
+        for stage in range(layout.stages):
+            pool = layout.pool(stage)
+            self.sites["place"][list(pool)] = np.arange(len(pool))
         self.counts[:] = np.zeros(1, dtype=fast_state.COUNTS)
 
 
@@ -561,16 +571,22 @@ class _Places:
     Args:
         layout: in force.
         links: between the sites, activation plane.
+        seconds: that a boundary tensor occupies each of them [S, S].
     """
 
-    def __init__(self, layout: Layout, links: Links) -> None:
+    def __init__(self, layout: Layout, links: Links, seconds: np.ndarray) -> None:
         self.lanes = np.array(layout.lanes)
         self.pools = np.ascontiguousarray(self.lanes.T)
-        self.vacant = bool((self.lanes < 0).any())
-        delays = [links.coordinator_latency_s[list(layout.sites())]]
+        hub_s = links.coordinator_latency_s
+        delays = [hub_s[list(layout.sites())]]
+        self.in_order = True
         for stage in range(1, layout.stages):
             pair = np.ix_(layout.pool(stage - 1), layout.pool(stage))
             delays += [links.latency_s[pair], links.latency_s.T[pair]]
+            later_s = hub_s[pair[1]] - hub_s[pair[0]]
+            there_s = links.latency_s[pair] + seconds[pair] + later_s
+            back_s = links.latency_s.T[pair] + seconds.T[pair] - later_s
+            self.in_order &= bool(min(there_s.min(), back_s.min()) > 0.0)
         self.lookahead_s = min(float(delay.min()) for delay in delays)
         # from the coordinator by way of a consumer to a producer; rounded up
         self.asking_s = 2.0 * max(float(delay.max()) for delay in delays) + 1e-6

@@ -32,23 +32,16 @@ def test_both_paths_give_the_same_times(seed):
 
 
 def test_rerouting_gives_the_same_times_on_both_paths():
-    """All but few runs to the last digits; which differ is said in ``fast_step``."""
-    differs = []
-    moved = equal = 0
-    for seed in range(40):
+    moved = 0
+    for seed in (*range(40), 64, 226, 293):
         case = random_case(seed, rerouting=True)
         fast = fast_path(case, STEPS).record
         rows, _, _ = event_path(case, fast.steps[-1].end_s + 20.0)
         found = [(s.start_s, s.end_s, s.samples, s.reroutes, s.deferred) for s in fast.steps]
         theirs = [(r.start_s, r.end_s, r.samples, r.reroutes, r.deferred) for r in rows[:STEPS]]
         moved += sum(step.reroutes for step in fast.steps)
-        if np.allclose(found, theirs, rtol=1e-9, atol=1e-9):
-            equal += 1
-        else:
-            differs.append(abs(theirs[-1][1] / found[-1][1] - 1.0))
+        assert found == [pytest.approx(row, rel=1e-9) for row in theirs], seed
     assert moved > 50
-    assert equal >= 39
-    assert max(differs, default=0.0) < 0.1
 
 
 def test_rerouting_helps_where_a_site_is_slow():
