@@ -210,33 +210,62 @@ def sweep(
     Raises:
         StageFailedError: points failed; the others are done and listed in the artifact.
     """
-    todo = list(points(grid))
-    rows, failed = [], []
+    todo = {label_of(grid, overrides): overrides for overrides in points(grid)}
+    rows: dict[str, dict[str, Any]] = {}
+    failed = []
     processes = dvc_process.Processes()
     try:
         start = _start(root, preset, grid, targets or [], processes)
-        futures = []
-        for overrides in todo:
-            label = ",".join(f"{k.rpartition('.')[2]}={v}" for k, v in overrides.items())
+        futures = {}
+        for label, overrides in todo.items():
             what = (preset, overrides, targets or [], tuple(answers))
-            futures.append(run_point.submit(root, start, label, *what, processes))
-        for overrides, future in zip(todo, futures, strict=True):
+            futures[label] = run_point.submit(root, start, label, *what, processes)
+        for label, future in futures.items():
             future.wait()
             if future.state.is_completed():
-                rows.append({**overrides, **future.result()})
-                for key, value in rows[-1].items():
-                    if any(fnmatchcase(key, pattern) for pattern in answers):
-                        get_run_logger().info(f"{overrides}  {key}  {value:.6g}")
+                rows[label] = {**todo[label], **future.result()}
             else:
-                failed.append(f"{overrides}: {future.state.message}")
+                failed.append(f"{todo[label]}: {future.state.message}")
     finally:
         processes.stop()
-    create_table_artifact(rows, key="ranloom-sweep", description="points that succeeded")
+    for line in answer_lines(rows, answers):
+        get_run_logger().info(line)
+    create_table_artifact(
+        list(rows.values()), key="ranloom-sweep", description="points that succeeded"
+    )
     if failed:
         raise dvc_process.StageFailedError(
             f"{len(failed)} of {len(todo)} points failed: " + "; ".join(failed)
         )
-    return rows
+    return list(rows.values())
+
+
+def label_of(grid: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any]) -> str:
+    """What a point has for itself: the last parts of the names that vary, and their values."""
+    varied = [key for key, values in grid.items() if len(values) > 1] or list(grid)
+    return ",".join(f"{key.rpartition('.')[2]}={overrides[key]}" for key in sorted(varied))
+
+
+def answer_lines(rows: Mapping[str, Mapping[str, Any]], patterns: Sequence[str]) -> Iterator[str]:
+    """Lines of a table: a metric that answers in each, a point in each column.
+
+    Args:
+        rows: point to its metrics; what a point lacks is left empty.
+        patterns: of the metrics' names.
+    """
+    metrics = dict.fromkeys(
+        key
+        for row in rows.values()
+        for key in row
+        if any(fnmatchcase(key, pattern) for pattern in patterns)
+    )
+    if metrics:
+        first = max(map(len, metrics))
+        yield "  ".join([" " * first, *rows])
+        for metric in metrics:
+            cells = (f"{row[metric]:.6g}" if metric in row else "" for row in rows.values())
+            places = (f"{c:>{len(label)}}" for c, label in zip(cells, rows, strict=True))
+            yield "  ".join([metric.ljust(first), *places])
 
 
 def _start(

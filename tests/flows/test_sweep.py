@@ -91,6 +91,20 @@ def test_only_metrics_that_are_asked_for_are_answers(tmp_path: Path) -> None:
     assert sweep.matching(tmp_path, ["rate.*"]) == {}
 
 
+def test_answers_are_a_table_of_metrics_by_what_varies() -> None:
+    grid = {"a.x": [1, 2], "b.models": [["opt"]]}
+    labels = [sweep.label_of(grid, overrides) for overrides in sweep.points(grid)]
+    assert labels == ["x=1", "x=2"]
+    assert sweep.label_of({"b.models": [["opt"]]}, {"b.models": ["opt"]}) == "models=['opt']"
+    rows = {"x=1": {"a.x": 1, "s.rate": 10.0}, "x=2": {"a.x": 2, "s.rate": 20.5, "s.loss": 3.0}}
+    assert list(sweep.answer_lines(rows, ["s.*"])) == [
+        "        x=1  x=2",
+        "s.rate   10  20.5",
+        "s.loss         3",
+    ]
+    assert list(sweep.answer_lines(rows, [])) == []
+
+
 @pytest.mark.usefixtures("prefect_server")
 def test_a_failed_point_does_not_lose_the_others(tmp_path: Path, stand_ins: StandIns) -> None:
     done: list[dict] = []
