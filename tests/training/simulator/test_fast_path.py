@@ -16,6 +16,7 @@ from ranloom.training.simulator.fast_run import FastRun
 from tests.training.simulator.fast_cases import event_path, fast_path, random_case
 
 STEPS = 3
+FORMERLY_DIFFERENT = (64, 226, 293, 462, 494, 613, 626, 758, 792)
 
 
 @pytest.mark.parametrize("seed", range(100))
@@ -32,8 +33,9 @@ def test_both_paths_give_the_same_times(seed):
 
 
 def test_rerouting_gives_the_same_times_on_both_paths():
+    """Which of a thousand runs do is said in ``fast_run``."""
     moved = 0
-    for seed in (*range(40), 64, 226, 293):
+    for seed in (*range(40), *FORMERLY_DIFFERENT):
         case = random_case(seed, rerouting=True)
         fast = fast_path(case, STEPS).record
         rows, _, _ = event_path(case, fast.steps[-1].end_s + 20.0)
