@@ -61,6 +61,10 @@ PROMISED = {
 }
 
 
+LEFT_OUT = {("train_sites", "orderings.parquet")}
+"""Tables that the quick preset leaves empty."""
+
+
 def repro(place: Path, *arguments: str) -> str:
     done = subprocess.run(
         dvc.command("repro", *arguments),
@@ -113,7 +117,7 @@ def test_a_stage_wrote_what_it_declares(name: str, quick_chain) -> None:
         assert path.exists()
         if isinstance(output, Table):
             assert pq.read_schema(path).equals(arrow_schema(output))
-            assert pq.read_metadata(path).num_rows > 0
+            assert (pq.read_metadata(path).num_rows > 0) == ((name, output.file) not in LEFT_OUT)
         elif isinstance(output, Folder):
             assert any(path.iterdir())
         else:

@@ -48,6 +48,6 @@ def test_without_the_extra_one_line_says_what_is_needed(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("arguments", [[], ["nothing"], ["sites", "--ray"], ["sites", "--dask"]])
 def test_unknown_sweeps_and_options_are_one_line(arguments: list[str]) -> None:
-    with pytest.raises(InputError, match="NAME: sites, scheduler") as refused:
+    with pytest.raises(InputError, match="NAME: sites, core") as refused:
         sweep.main(arguments)
     assert "\n" not in str(refused.value)
