@@ -9,15 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from pipeline import environment
-
 # The suite draws the same examples every time; HYPOTHESIS_PROFILE=explore draws new ones. A first
 # call compiles, which no deadline fits.
 settings.register_profile("repeat", derandomize=True, deadline=None)
 settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeat"))
-
-environment.collect_rarely()  # as stages do
 
 ROOT = Path(__file__).resolve().parent.parent
 
