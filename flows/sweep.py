@@ -159,11 +159,11 @@ def run_point(
     """Run one point and return its headline numbers and the metrics that were asked for.
 
     A point keeps its workspace, so DVC resumes a sweep where it stopped. A new one begins with the
-    results of the workspace ``start``.
+    results of the workspace ``start`` that its changes do not reach.
     """
     registry = discover(stages)
     place = workspace.place(root, registry, preset, overrides)
-    workspace.seed(start, place)
+    workspace.seed(start, place, unaffected(registry, overrides))
     faults = check(place, registry, InputError)
     if faults:
         raise dvc_process.BadInputError("; ".join(faults))
@@ -208,7 +208,8 @@ def sweep(
         One row a point that succeeded: its parameters, headline numbers, answers and MLflow run.
 
     Raises:
-        StageFailedError: points failed; the others are done and listed in the artifact.
+        StageFailedError: points failed; the others are done and listed in the artifact. Or what all
+            points share failed, and none was begun.
     """
     todo = {label_of(grid, overrides): overrides for overrides in points(grid)}
     rows: dict[str, dict[str, Any]] = {}
@@ -228,11 +229,11 @@ def sweep(
                 failed.append(f"{todo[label]}: {future.state.message}")
     finally:
         processes.stop()
-    for line in answer_lines(rows, answers):
-        get_run_logger().info(line)
     create_table_artifact(
         list(rows.values()), key="ranloom-sweep", description="points that succeeded"
     )
+    for line in answer_lines(rows, answers):
+        get_run_logger().info(line)
     if failed:
         raise dvc_process.StageFailedError(
             f"{len(failed)} of {len(todo)} points failed: " + "; ".join(failed)
@@ -257,7 +258,7 @@ def answer_lines(rows: Mapping[str, Mapping[str, Any]], patterns: Sequence[str])
         key
         for row in rows.values()
         for key in row
-        if any(fnmatchcase(key, pattern) for pattern in patterns)
+        if isinstance(row[key], float) and any(fnmatchcase(key, pattern) for pattern in patterns)
     )
     if metrics:
         first = max(map(len, metrics))
@@ -284,7 +285,11 @@ def _start(
     wanted = needed(registry, targets or registry)
     shared = [name for name in unaffected(registry, grid) if name in wanted]
     if shared and place != root:
-        processes.repro(place, str(preset), shared, get_run_logger().info)
+        faults = check(place, registry, InputError)
+        if faults:
+            raise dvc_process.BadInputError("; ".join(faults))
+        with tracking.rebuild(place):
+            processes.repro(place, str(preset), shared, get_run_logger().info)
     return place
 
 

@@ -127,7 +127,7 @@ def _run(
     faults = check(place, registry, input_error)
     if faults:
         return runner.refuse(faults)
-    started = time.monotonic()
+    started, started_at_s = time.monotonic(), time.time()
     before = _content(place / "dvc.lock")
     preload = threading.Timer(_PRELOAD_AFTER_S, _preload)
     preload.daemon = True
@@ -147,6 +147,8 @@ def _run(
         return outcome.code
     if _content(place / "dvc.lock") != before or not (store_folder(place) / "mlflow.db").exists():
         _project(place, registry)
+    elif _has_run(place, started_at_s):  # and gave what it had given before
+        _settle(place)
     show_headline(place, registry, time.monotonic() - started)
     return 0
 
@@ -156,6 +158,11 @@ def _preload() -> None:
 
     if tracking.enabled():
         importlib.import_module(MLFLOW_CLIENT)
+
+
+def _has_run(place: Path, since_s: float) -> bool:
+    """Whether a stage has written results since a time."""
+    return any(p.stat().st_mtime >= since_s for p in (place / OUTS).glob(f"*/{METRICS}"))
 
 
 def _settle(place: Path) -> None:

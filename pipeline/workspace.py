@@ -13,7 +13,7 @@ import io
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -82,17 +82,24 @@ def title(root: Path) -> str | None:
     return path.read_text(encoding="utf-8") if path.exists() else None
 
 
-def seed(source: Path, target: Path) -> None:
-    """Let a new workspace begin with the results of another; DVC keeps those that hold there.
+def seed(source: Path, target: Path, stages: Iterable[str]) -> None:
+    """Let a new workspace begin with the results of some stages of another.
 
     Args:
         source: root of a workspace of the same repository.
         target: root of the other; left as it is once it has results of its own.
+        stages: whose results hold there, too; the others are not taken over.
     """
     if (target / _LOCK).exists() or not (source / _LOCK).exists():
         return
-    shutil.copytree(source / OUTS, target / OUTS, dirs_exist_ok=True)
-    shutil.copyfile(source / _LOCK, target / _LOCK)  # last: half a copy counts as none
+    lock = params.load(source / _LOCK)
+    locked = lock.get("stages", {})
+    lock["stages"] = {name: locked[name] for name in stages if name in locked}
+    for name in lock["stages"]:
+        shutil.copytree(source / OUTS / name, target / OUTS / name, dirs_exist_ok=True)
+    stream = io.StringIO()
+    YAML().dump(lock, stream)
+    _write(target / _LOCK, stream.getvalue())  # last: half a copy counts as none
 
 
 def presets(root: Path) -> list[str]:

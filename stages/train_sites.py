@@ -15,8 +15,9 @@ from ranloom.gpu.card import load_card
 from ranloom.training.layer_profile import ProfiledLayers, read_profile
 from ranloom.training.links import read_links
 from ranloom.training.runtime.supervise import start_server
+from ranloom.training.simulator.comparison import WEAVER
 from ranloom.training.simulator.experiment import SystemRun
-from stages._train_orderings import flip_metrics, order_systems
+from stages._train_orderings import NEUTRAL, flip_metrics, order_systems
 from stages._train_params import Params
 from stages._train_sim import (
     PUBLISHED,
@@ -72,6 +73,14 @@ def check(params: Params, files: Mapping[str, Path]) -> Iterator[Fault]:
             if model not in durations:
                 where = f"{block}.{name}.duration_s"
                 yield Fault(where, model, "allowed: a duration for every model")
+    ordered = params.orderings
+    if WEAVER not in ordered.systems:
+        allowed = f"allowed: {WEAVER} among them, with which the others are compared"
+        yield Fault(f"{block}.orderings.systems", ordered.systems, allowed)
+    for name in ("systems", *NEUTRAL):
+        values = getattr(ordered, name)
+        if len(set(values)) < len(values):
+            yield Fault(f"{block}.orderings.{name}", values, "allowed: each once")
     if not any(params.sim.step_samples % m == 0 for m in params.sim.micro_batch_samples):
         sizes = params.sim.micro_batch_samples
         yield Fault(f"{block}.sim.micro_batch_samples", sizes, "allowed: a divisor of step_samples")

@@ -92,7 +92,8 @@ def save(figures: Mapping[Path, Figure]) -> None:
     Raises:
         RuntimeError: a figure could not be drawn; its error is on stderr.
     """
-    todo, lanes, parent = list(figures.items()), cores(), os.getpid()
+    todo, parent = list(figures.items()), os.getpid()
+    lanes = min(cores(), len(todo))
 
     def draw(lane: int) -> None:
         die_with_parent(parent)

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from pipeline import cli, dvc, tracking
 from pipeline.hold import is_held
+from pipeline.store import store_folder
 from ranloom.errors import InputError
 from tests.pipeline.workbench import CLI, wait_until
 
@@ -162,6 +163,28 @@ def test_the_parent_is_open_while_dvc_works_and_ended_then(
     )
     assert ranloom("run").exit_code == (130 if ended is None else ended)
     assert calls == [("repro", True), ("settle" if ended != 0 else "sync", False)]
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_repetition_with_the_same_result_ends_the_parent(
+    ranloom, built, monkeypatch, repeats
+) -> None:
+    """It opened the parent, and there is nothing new to sync."""
+    calls = []
+
+    def repro(place, _):
+        if repeats:
+            (place / "outs" / "draw" / "metrics.json").write_text("{}")
+        return dvc.Outcome(0, ())
+
+    database = store_folder(built.root) / "mlflow.db"
+    database.parent.mkdir(exist_ok=True)
+    database.touch()
+    monkeypatch.setattr(dvc, "repro", repro)
+    monkeypatch.setattr(tracking, "settle", lambda _: calls.append("settle"))
+    monkeypatch.setattr(tracking, "sync", lambda *_: calls.append("sync"))
+    assert ranloom("run").exit_code == 0
+    assert calls == (["settle"] if repeats else [])
 
 
 @pytest.mark.parametrize(("skipped", "code"), [({}, 0), ({"total": "it has not run"}, 1)])

@@ -197,13 +197,17 @@ def test_a_preset_shares_the_store_also_when_that_was_deleted(tree) -> None:
 def test_a_new_workspace_begins_with_the_results_of_another(tree) -> None:
     source = workspace.place(tree, REGISTRY, "small", {})
     target = workspace.place(tree, REGISTRY, "small", {"one.size": 3})
-    workspace.seed(source, target)
+    workspace.seed(source, target, ["one"])
     assert not (target / "outs").exists(), "there is nothing to begin with"
 
     for text in ("theirs", "newer"):
-        (source / "outs" / "one").mkdir(parents=True, exist_ok=True)
-        (source / "outs" / "one" / "o").write_text(text)
-        (source / "dvc.lock").write_text(text)
-        workspace.seed(source, target)
+        for name in ("one", "two"):
+            (source / "outs" / name).mkdir(parents=True, exist_ok=True)
+            (source / "outs" / name / "o").write_text(text)
+        lock = f"schema: '2.0'\nstages:\n  one: {{cmd: {text}}}\n  two: {{cmd: b}}\n"
+        (source / "dvc.lock").write_text(lock)
+        workspace.seed(source, target, ["one", "none"])
         assert (target / "outs" / "one" / "o").read_text() == "theirs"
-        assert (target / "dvc.lock").read_text() == "theirs", "what it has it keeps"
+        assert not (target / "outs" / "two").exists(), "what a change reaches is not taken over"
+        begun = {"schema": "2.0", "stages": {"one": {"cmd": "theirs"}}}
+        assert load(target / "dvc.lock") == begun, "what it has it keeps"

@@ -4,8 +4,8 @@ Quotas, queue, deadlines, rerouting, the trigger of rebalancing and the change o
 classes and functions that the coordinator core is made of; ``fast_step`` only executes. What it
 leaves out: lost sites, evictions, speculation, and what a copy's followers add to the totals.
 
-With rerouting, 11 of a thousand random small runs still differ from the event path; why is not
-known.
+With rerouting, 11 of a thousand random small runs still differ from the event path, by up to 10 %
+in the end of the third step; why is not known.
 """
 
 from __future__ import annotations
