@@ -22,7 +22,7 @@ from pipeline import tracking, workspace
 from pipeline.check import check
 from pipeline.cli import headline
 from pipeline.documents import flattened
-from pipeline.registry import METRICS, OUTS, discover, needed, unaffected
+from pipeline.registry import METRICS, OUTS, Registry, discover, needed, unaffected
 from ranloom.errors import InputError
 
 
@@ -164,11 +164,7 @@ def run_point(
     registry = discover(stages)
     place = workspace.place(root, registry, preset, overrides)
     workspace.seed(start, place, unaffected(registry, overrides))
-    faults = check(place, registry, InputError)
-    if faults:
-        raise dvc_process.BadInputError("; ".join(faults))
-    with tracking.rebuild(place):
-        processes.repro(place, label, targets, get_run_logger().info)
+    _rebuild(place, registry, label, targets, processes)
     parent = tracking.sync(place, registry).parent if tracking.enabled() else None
     numbers = {f"{s}.{m}": float(v) for s, m, v in headline(place, registry)}
     return {"mlflow_run": parent, **numbers, **matching(place, answers)}
@@ -241,6 +237,21 @@ def sweep(
     return list(rows.values())
 
 
+def _rebuild(
+    place: Path,
+    registry: Registry,
+    what: str,
+    targets: list[str],
+    processes: dvc_process.Processes,
+) -> None:
+    """Check a workspace and bring stages of it up to date."""
+    faults = check(place, registry, InputError)
+    if faults:
+        raise dvc_process.BadInputError("; ".join(faults))
+    with tracking.rebuild(place):
+        processes.repro(place, what, targets, get_run_logger().info)
+
+
 def label_of(grid: Mapping[str, Sequence[Any]], overrides: Mapping[str, Any]) -> str:
     """What a point has for itself: the last parts of the names that vary, and their values."""
     varied = [key for key, values in grid.items() if len(values) > 1] or list(grid)
@@ -285,11 +296,7 @@ def _start(
     wanted = needed(registry, targets or registry)
     shared = [name for name in unaffected(registry, grid) if name in wanted]
     if shared and place != root:
-        faults = check(place, registry, InputError)
-        if faults:
-            raise dvc_process.BadInputError("; ".join(faults))
-        with tracking.rebuild(place):
-            processes.repro(place, str(preset), shared, get_run_logger().info)
+        _rebuild(place, registry, str(preset), shared, processes)
     return place
 
 
